@@ -1,0 +1,180 @@
+"""holdfast: hyperparameter search whose experiments survive anything.
+
+import holdfast as tune
+
+def train(config):
+    return {"loss": (config["x"] - 3) ** 2}
+
+results = tune.Tuner(train, param_space={"x": tune.uniform(0, 5)}).fit()
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+from holdfast._version import __version__
+
+if TYPE_CHECKING:
+    from holdfast.callbacks.callback import Callback
+    from holdfast.callbacks.reporters import CLIReporter, JupyterNotebookReporter, ProgressReporter
+    from holdfast.checkpoints.checkpoint import Checkpoint
+    from holdfast.config import (
+        CheckpointConfig,
+        FailureConfig,
+        LocalEngine,
+        ResumeConfig,
+        RunConfig,
+        SyncConfig,
+        TuneConfig,
+    )
+    from holdfast.errors import TuneError
+    from holdfast.registry import register_env, register_trainable
+    from holdfast.resources import PlacementGroupFactory, with_parameters, with_resources
+    from holdfast.results import ExperimentAnalysis, Result, ResultGrid
+    from holdfast.search import BasicVariantGenerator
+    from holdfast.space import (
+        choice,
+        grid_search,
+        lograndint,
+        loguniform,
+        qlograndint,
+        qloguniform,
+        qrandint,
+        qrandn,
+        quniform,
+        randint,
+        randn,
+        sample_from,
+        uniform,
+    )
+    from holdfast.stopper import Stopper
+    from holdfast.trainable.context import TuneContext
+    from holdfast.trainable.session import checkpoint_dir, get_checkpoint, get_context, report, should_checkpoint
+    from holdfast.trainable.trainable import Trainable
+    from holdfast.tuner import Tuner
+
+# Names are imported when they are first used: a worker process, or a script that only reads results, does not pay for
+# the rest. Each line is a module and the public names that live in it.
+_HOMES = {
+    "holdfast.callbacks.callback": ("Callback",),
+    "holdfast.callbacks.reporters": (
+        "CLIReporter",
+        "JupyterNotebookReporter",
+        "ProgressReporter",
+    ),
+    "holdfast.checkpoints.checkpoint": ("Checkpoint",),
+    "holdfast.config": (
+        "CheckpointConfig",
+        "FailureConfig",
+        "LocalEngine",
+        "ResumeConfig",
+        "RunConfig",
+        "SyncConfig",
+        "TuneConfig",
+    ),
+    "holdfast.errors": ("TuneError",),
+    "holdfast.registry": (
+        "register_env",
+        "register_trainable",
+    ),
+    "holdfast.resources": (
+        "PlacementGroupFactory",
+        "with_parameters",
+        "with_resources",
+    ),
+    "holdfast.results": (
+        "ExperimentAnalysis",
+        "Result",
+        "ResultGrid",
+    ),
+    "holdfast.search": ("BasicVariantGenerator",),
+    "holdfast.space": (
+        "choice",
+        "grid_search",
+        "lograndint",
+        "loguniform",
+        "qlograndint",
+        "qloguniform",
+        "qrandint",
+        "qrandn",
+        "quniform",
+        "randint",
+        "randn",
+        "sample_from",
+        "uniform",
+    ),
+    "holdfast.stopper": ("Stopper",),
+    "holdfast.trainable.context": ("TuneContext",),
+    "holdfast.trainable.session": (
+        "checkpoint_dir",
+        "get_checkpoint",
+        "get_context",
+        "report",
+        "should_checkpoint",
+    ),
+    "holdfast.trainable.trainable": ("Trainable",),
+    "holdfast.tuner": ("Tuner",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_SUBMODULES = frozenset({"callbacks", "schedulers", "search", "space", "stopper", "testing"})
+
+__all__ = [
+    "BasicVariantGenerator",
+    "CLIReporter",
+    "Callback",
+    "Checkpoint",
+    "CheckpointConfig",
+    "ExperimentAnalysis",
+    "FailureConfig",
+    "JupyterNotebookReporter",
+    "LocalEngine",
+    "PlacementGroupFactory",
+    "ProgressReporter",
+    "Result",
+    "ResultGrid",
+    "ResumeConfig",
+    "RunConfig",
+    "Stopper",
+    "SyncConfig",
+    "Trainable",
+    "TuneConfig",
+    "TuneContext",
+    "TuneError",
+    "Tuner",
+    "__version__",
+    "checkpoint_dir",
+    "choice",
+    "get_checkpoint",
+    "get_context",
+    "grid_search",
+    "lograndint",
+    "loguniform",
+    "qlograndint",
+    "qloguniform",
+    "qrandint",
+    "qrandn",
+    "quniform",
+    "randint",
+    "randn",
+    "register_env",
+    "register_trainable",
+    "report",
+    "sample_from",
+    "should_checkpoint",
+    "uniform",
+    "with_parameters",
+    "with_resources",
+]
+
+
+def __getattr__(name: str) -> Any:
+    home = _HOME_OF.get(name)
+    if home is not None:
+        value = globals()[name] = getattr(import_module(home), name)
+        return value
+    if name in _SUBMODULES:
+        return import_module(f"holdfast.{name}")
+    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*__all__, *_SUBMODULES})

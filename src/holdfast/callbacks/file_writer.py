@@ -1,0 +1,309 @@
+"""Files that grow while the loop runs: bytes are queued by the loop and written by one thread behind its back.
+
+Owns the thread, the order of changes to each file, and what happens when the disk refuses. Must never raise into the
+loop because of a disk, lose bytes without saying so, or keep a file open (there may be 100,000 of them). Files written
+here are projections of the journal: nothing is fsynced, a crash may tear them, and their owners repair them.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import time
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from holdfast.errors import InternalError
+from holdfast.storage.local import TEMP_PREFIX, is_full
+
+logger = logging.getLogger("holdfast")
+
+LINGER_S = 0.25
+"""How long bytes wait for company before they are written."""
+
+MAX_WAITING_BYTES = 64 << 20
+"""Above this the caller is slowed down until the disk has caught up."""
+
+MAX_STALL_S = 2.0
+"""The longest that one call is slowed down: a full disk must not stop the experiment, only hold it back."""
+
+RETRY_S = 0.5
+
+
+class Edit(NamedTuple):
+    """What turns a file's content into its new content."""
+
+    change: Callable[[bytes], bytes]
+    size: int  # bytes of memory that it holds on to
+
+
+Change: TypeAlias = bytes | Edit
+"""Bytes to append, or an edit."""
+
+
+class FileWriter:
+    """Writes files in the background, in order, for ever trying.
+
+    Durability: when ``flush`` returns True, everything queued before it has been handed to the operating system and
+    survives the death of this process. A power cut may tear the files.
+
+    Args:
+        linger_s: How long bytes may wait for others before they are written.
+        max_waiting_bytes: How many bytes may wait before callers are slowed down.
+        max_stall_s: How long one call is slowed down at most.
+    """
+
+    def __init__(
+        self,
+        *,
+        linger_s: float = LINGER_S,
+        max_waiting_bytes: int = MAX_WAITING_BYTES,
+        max_stall_s: float = MAX_STALL_S,
+    ) -> None:
+        self.trouble = ""
+        """Why files cannot be written at the moment; "" if they can."""
+
+        self._linger_s = linger_s
+        self._max_waiting = max_waiting_bytes
+        self._max_stall_s = max_stall_s
+        self._lock = threading.Lock()
+        self._work = threading.Condition(self._lock)  # something to do, or a reason to hurry
+        self._rest = threading.Condition(self._lock)  # something was done
+        self._disk = threading.Lock()  # held while the changes of one file are carried out
+        self._waiting: dict[str, list[Change]] = {}
+        self._in_hand: dict[str, list[Change]] = {}
+        self._torn: dict[str, int] = {}  # files with half an append at their end, and their size without it
+        self._waiting_bytes = 0
+        self._queued = 0
+        self._settled = 0
+        self._hurry = False
+        self._closed = False
+        self._thread: threading.Thread | None = None
+
+    @property
+    def unwritten(self) -> int:
+        """Number of files with changes that are not written yet."""
+        with self._lock:
+            return len(self._waiting.keys() | self._in_hand.keys())
+
+    def append(self, path: str, data: bytes) -> None:
+        """Add ``data`` to the end of the file, which is made if need be, with its directory."""
+        self._queue(path, data, len(data))
+
+    def replace(self, path: str, data: bytes) -> None:
+        """Make ``data`` the file's whole content, atomically."""
+        self._queue(path, Edit(lambda _: data, len(data)), len(data))
+
+    def edit(self, path: str, change: Callable[[bytes], bytes]) -> None:
+        """Replace the file's content by a function of it, atomically.
+
+        Args:
+            path: The file; if there is none, its content counts as empty.
+            change: Pure and total: it runs in the background, and again if the disk refuses.
+        """
+        self._queue(path, Edit(change, 0), 0)
+
+    def read(self, path: str) -> bytes | None:
+        """The content that the file will have once everything queued is written; None if there will be no file."""
+        with self._disk:
+            with self._lock:
+                changes = [*self._in_hand.get(path, ()), *self._waiting.get(path, ())]
+                torn = self._torn.get(path)
+            content = _content(path, torn)
+        if content is None and not changes:
+            return None
+        return _changed(content or b"", changes)
+
+    def flush(self, timeout_s: float = 30.0) -> bool:
+        """Write everything queued so far, now.
+
+        Returns:
+            False if some of it could not be written within ``timeout_s``; ``trouble`` says why. It is tried again.
+        """
+        with self._lock:
+            target = self._queued
+            self._hurry = True
+            self._work.notify()
+            return self._rest.wait_for(lambda: self._settled >= target, timeout_s)
+
+    def close(self, timeout_s: float = 30.0) -> bool:
+        """Write what is queued and end the thread. Closing twice is allowed.
+
+        Returns:
+            False if something is left unwritten, which is then lost here and can be repaired from the journal.
+        """
+        written = self.flush(timeout_s)
+        with self._lock:
+            self._closed = True
+            self._work.notify()
+            thread, self._thread = self._thread, None
+        if thread is not None and written:
+            thread.join(timeout_s)
+        if not written:
+            logger.warning("%d files are incomplete (%s).", self.unwritten, self.trouble or "the disk is too slow")
+        return written
+
+    # --- the caller's side
+
+    def _queue(self, path: str, change: Change, size: int) -> None:
+        with self._lock:
+            if self._closed:
+                raise InternalError(f"{path} was to be changed after its writer had been closed")
+            if self._waiting_bytes + size > self._max_waiting:
+                self._slow_down()
+            changes = self._waiting.get(path)
+            if changes is not None:
+                changes.append(change)
+            else:
+                self._waiting[path] = [change]
+                if len(self._waiting) == 1:
+                    self._wake()
+            self._waiting_bytes += size
+            self._queued += 1
+
+    def _wake(self) -> None:
+        if self._thread is None:
+            self._thread = threading.Thread(target=self._run, name="holdfast-files", daemon=True)
+            self._thread.start()
+        self._work.notify()
+
+    def _slow_down(self) -> None:
+        self._hurry = True
+        self._work.notify()
+        self._rest.wait_for(lambda: self._waiting_bytes < self._max_waiting, self._max_stall_s)
+
+    # --- the thread
+
+    def _run(self) -> None:
+        while True:
+            with self._lock:
+                self._work.wait_for(lambda: self._waiting or self._closed)
+                if not self._waiting:
+                    return
+                self._linger()
+                if self._closed and self.trouble:
+                    return
+                self._in_hand, self._waiting = self._waiting, {}
+                target, size = self._queued, self._waiting_bytes
+                self._hurry = False
+            self._write_batch()
+            with self._lock:
+                self._put_back(target, size)
+
+    def _linger(self) -> None:
+        wait_s = RETRY_S if self.trouble else self._linger_s
+        until = time.monotonic() + wait_s
+        while not self._closed and (self.trouble or not self._hurry):
+            left = until - time.monotonic()
+            if left <= 0 or not self._work.wait(left):
+                return
+
+    def _write_batch(self) -> None:
+        trouble = ""
+        for path in list(self._in_hand):
+            with self._disk:
+                try:
+                    self._write(path, self._in_hand[path])
+                except Exception as error:  # whatever it is, the thread must live and the bytes must stay
+                    trouble = f"{path} cannot be written: {error}; what belongs there is kept and tried again"
+                    if isinstance(error, OSError) and is_full(error):
+                        break
+                else:
+                    with self._lock:
+                        del self._in_hand[path]
+        if trouble and not self.trouble:
+            logger.warning("%s", trouble)
+        self.trouble = trouble
+
+    def _put_back(self, target: int, size: int) -> None:
+        """What could not be written goes before what was queued meanwhile."""
+        for path, changes in self._in_hand.items():
+            size -= sum(len(change) if isinstance(change, bytes) else change.size for change in changes)
+            self._waiting[path] = [*changes, *self._waiting.get(path, ())]
+        if not self._in_hand:
+            self._settled = target
+        self._in_hand = {}
+        self._waiting_bytes -= size
+        self._rest.notify_all()
+
+    def _write(self, path: str, changes: list[Change]) -> None:
+        appended = [change for change in changes if isinstance(change, bytes)]
+        if len(appended) == len(changes):
+            self._append(path, b"".join(appended))
+            return
+        torn = self._torn.get(path)
+        old = _content(path, torn)
+        new = _changed(old or b"", changes)
+        if old is not None and old.startswith(new):
+            os.truncate(path, len(new))
+        else:
+            _replace(path, new)
+        self._torn.pop(path, None)
+
+    def _append(self, path: str, data: bytes) -> None:
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+        fd = _open(path, flags)
+        try:
+            torn = self._torn.get(path)
+            if torn is not None:
+                os.ftruncate(fd, torn)
+                del self._torn[path]
+            done = os.write(fd, data)
+            if done < len(data):
+                self._append_rest(path, fd, data, done)
+        finally:
+            os.close(fd)
+
+    def _append_rest(self, path: str, fd: int, data: bytes, done: int) -> None:
+        """A short write: usually the disk is full, and half a row must not stay."""
+        self._torn[path] = os.fstat(fd).st_size - done
+        rest = memoryview(data)[done:]
+        while rest:
+            rest = rest[os.write(fd, rest) :]
+        del self._torn[path]
+
+
+def _open(path: str, flags: int) -> int:
+    try:
+        return os.open(path, flags, 0o644)
+    except FileNotFoundError:
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        return os.open(path, flags, 0o644)
+
+
+def _replace(path: str, data: bytes) -> None:
+    temp = os.path.join(os.path.dirname(path), f"{TEMP_PREFIX}{os.path.basename(path)}")
+    fd = _open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0))
+    try:
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[os.write(fd, rest) :]
+        finally:
+            os.close(fd)
+        os.replace(temp, path)
+    except OSError:
+        try:
+            os.remove(temp)
+        except OSError:
+            pass
+        raise
+
+
+def _content(path: str, size: int | None) -> bytes | None:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            return file.read() if size is None else file.read(size)
+    except FileNotFoundError:
+        return None
+
+
+def _changed(content: bytes, changes: list[Change]) -> bytes:
+    parts = [content]
+    for change in changes:
+        if isinstance(change, bytes):
+            parts.append(change)
+        else:
+            parts = [change.change(b"".join(parts))]
+    return b"".join(parts)

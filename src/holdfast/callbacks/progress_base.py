@@ -1,0 +1,189 @@
+"""What every display is, and what all of them share.
+
+Owns the interface, the limit on the time a display may take, and the queue of lines about single trials. A display is
+an edge: whatever goes wrong in it must never end an experiment.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from typing import TextIO
+
+from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, Outcome, ProgressView, RunSummary
+from holdfast.callbacks.progress_tracker import ProgressTracker, make_row
+from holdfast.callbacks.progress_words import ended_text, metrics_text, one_line, resume_line
+from holdfast.core import events as ev
+from holdfast.core.state import State, Status
+
+logger = logging.getLogger("holdfast")
+
+MAX_SHARE = 0.05
+"""Most of the driver's time that a display may use."""
+
+MAX_QUEUED = 1000
+"""Lines about single trials that wait for the next update; more are counted and left out."""
+
+MAX_NOTES = 500
+"""Different notes that are told apart; from then on they are only counted."""
+
+SHOW_ENDS = 2
+SHOW_RESULTS = 3
+
+
+class Display:
+    """Shows an experiment while it runs. This base class shows nothing.
+
+    The order of calls is ``start``, then any number of ``feed``, ``update`` and ``note``, then ``end``; ``close`` may
+    come at any time, more than once, and from a ``finally``.
+    """
+
+    def __init__(self, options: DisplayOptions | None = None, verbose: int = 1) -> None:
+        self.options = options or DisplayOptions()
+        self.verbose = verbose
+        self.tracker = ProgressTracker()
+        self._queue: list[ev.AnyEvent] = []
+        self._left_out = 0
+        self._notes: dict[str, None] = {}
+        self._more_notes = 0
+
+    def start(self, facts: ExperimentFacts) -> None:
+        """The experiment is about to run."""
+
+    def feed(self, event: ev.AnyEvent) -> None:
+        """Take one journaled event, after it was applied to the state."""
+        self.tracker.feed(event)
+        if self.verbose >= SHOW_ENDS:
+            self._enqueue(event)
+
+    def update(self, state: State, facts: ExperimentFacts, at: float, durable_lag_s: float = 0.0) -> None:
+        """Show the present state if it is time to. May be called as often as one likes."""
+
+    def note(self, text: str) -> None:
+        """Show something that the user should know."""
+
+    def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
+        """Show how it ended; the last call but ``close``."""
+
+    def close(self) -> None:
+        """Give the terminal back, without a word."""
+
+    def view(self, state: State, facts: ExperimentFacts, at: float, lag_s: float = 0.0) -> ProgressView:
+        """What there is to show."""
+        return self.tracker.view(state, facts, self.options, at, lag_s)
+
+    def _new_note(self, text: str) -> str:
+        """The note as one line, or "" if it was there before or is one too many."""
+        line = one_line(text, 400)
+        if line in self._notes:
+            return ""
+        if len(self._notes) >= MAX_NOTES:
+            self._more_notes += 1
+            return ""
+        self._notes[line] = None
+        return line
+
+    def _enqueue(self, event: ev.AnyEvent) -> None:
+        kind = type(event)
+        ended = kind is ev.TrialTerminated or kind is ev.TrialErrored
+        if not ended and not (kind is ev.Reported and self.verbose >= SHOW_RESULTS):
+            return
+        if len(self._queue) < MAX_QUEUED:
+            self._queue.append(event)
+        else:
+            self._left_out += 1
+
+    def _take_lines(self, state: State, facts: ExperimentFacts) -> list[str]:
+        """Lines about single trials since the last time (verbose 2 and 3)."""
+        lines = [self._event_line(event, state, facts) for event in self._queue]
+        if self._left_out:
+            lines.append(f"... {self._left_out:,} more of these lines left out")
+        self._queue.clear()
+        self._left_out = 0
+        return lines
+
+    def _event_line(self, event: ev.AnyEvent, state: State, facts: ExperimentFacts) -> str:
+        objective = self.options.objective(facts)
+        assert isinstance(event, ev.TrialTerminated | ev.TrialErrored | ev.Reported)
+        trial = state.trials[event.n]
+        if isinstance(event, ev.Reported):
+            return f"{one_line(facts.name_of(trial), 60)} reports {metrics_text(event.metrics, objective)}"
+        row = make_row(state, trial, facts, event.at)
+        failure = None
+        if isinstance(event, ev.TrialErrored):
+            failure = self.tracker.kind_of(event.cause, event.error)
+        return ended_text(row, objective, failure)
+
+
+class SilentDisplay(Display):
+    """Shows nothing; what the user must not miss goes to the log."""
+
+    def __init__(self) -> None:
+        super().__init__(verbose=0)
+
+    def feed(self, event: ev.AnyEvent) -> None:
+        """Nothing is shown, so nothing is counted."""
+
+    def note(self, text: str) -> None:
+        logger.warning("%s", one_line(text, 1000))
+
+    def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
+        if summary.outcome != Outcome.FINISHED:
+            reason = one_line(summary.reason, 200)
+            ended = "was interrupted" if summary.outcome == Outcome.INTERRUPTED else "ended with an error"
+            unfinished = sum(state.counts[status] for status in Status.ALL if status not in Status.FINAL)
+            logger.warning(
+                "%s %s%s; %d trials are unfinished. %s",
+                one_line(facts.name, 80),
+                ended,
+                f" ({reason})" if reason else "",
+                unfinished,
+                resume_line(facts),
+            )
+
+
+class Throttle:
+    """Lets work happen at most once per interval, and for at most ``MAX_SHARE`` of the time."""
+
+    def __init__(self, interval_s: float, clock: Callable[[], float] = time.monotonic) -> None:
+        self._interval_s = interval_s
+        self._clock = clock
+        self._next = clock()
+
+    def ready(self) -> bool:
+        """Whether it is time."""
+        return self._clock() >= self._next
+
+    def run(self, work: Callable[[], None]) -> None:
+        """Do the work, and wait the longer for the next time the longer it took."""
+        began = self._clock()
+        try:
+            work()
+        finally:
+            now = self._clock()
+            self._next = now + max(self._interval_s, (now - began) * (1 / MAX_SHARE - 1))
+
+
+class LineWriter:
+    """Writes lines to a stream that may be closed, broken or limited to ASCII, and never raises for that."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream: TextIO | None = stream
+        self.written = 0
+
+    def write(self, line: str) -> None:
+        """Write one line and flush it."""
+        self.written += 1
+        if self._stream is None:
+            return
+        try:
+            try:
+                self._stream.write(line + "\n")
+            except UnicodeEncodeError:
+                encoding = getattr(self._stream, "encoding", None) or "ascii"
+                self._stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
+            self._stream.flush()
+        except (OSError, ValueError):
+            # A closed pipe or file: nobody reads this any more, but the experiment goes on.
+            self._stream = None

@@ -1,0 +1,316 @@
+"""Progress that is repainted in place on a terminal, with rich.
+
+Owns the frame and the terminal while it lives. There is no thread: the driver's loop calls ``update`` several times a
+second. The cursor is never hidden, so that even ``kill -9`` leaves a usable terminal; an exception or an exit gives the
+terminal back through ``close``. If painting fails (a terminal that went away, an encoding that cannot show the user's
+text) the display goes on with plain lines: an experiment never ends because of what is shown.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, TextIO
+
+from msgspec.structs import replace
+
+from holdfast.callbacks.progress_base import Display, Throttle
+from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
+from holdfast.callbacks.progress_plain import PlainDisplay
+from holdfast.callbacks.progress_table import GAP, Table, TableMaker
+from holdfast.callbacks.progress_words import (
+    best_text,
+    clip,
+    clip_front,
+    closing_lines,
+    counts_text,
+    done_text,
+    duration,
+    failure_count,
+    failure_text,
+    lag_text,
+    one_line,
+    resources_text,
+    speed_text,
+    trouble_text,
+)
+from holdfast.core import events as ev
+from holdfast.core.state import State, Status
+
+if TYPE_CHECKING:
+    from rich.console import Console, RenderableType
+    from rich.live import Live
+    from rich.text import Text
+
+REPAINT_S = 0.25
+SHOWN_NOTES = 3
+CLOSING_ROWS = 10
+LEAST_ROWS = 3
+BAR_WIDTH = 40
+
+STYLES = {
+    Status.RUNNING: "cyan",
+    Status.PENDING: "dim",
+    Status.PAUSED: "yellow",
+    Status.TERMINATED: "green",
+    Status.ERROR: "bold red",
+}
+
+
+class LiveDisplay(Display):
+    """Paints one frame again and again, and leaves a short summary behind."""
+
+    def __init__(
+        self,
+        stream: TextIO,
+        options: DisplayOptions | None = None,
+        verbose: int = 1,
+        *,
+        console: Console | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(options, verbose)
+        if console is None:
+            from rich.console import Console
+
+            console = Console(file=stream, highlight=False)
+        self._console = console
+        self._throttle = Throttle(REPAINT_S, clock)
+        self._frame = Frame(self.options)
+        self._live: Live | None = None
+        self._pid = 0
+        self._plain = PlainDisplay(stream, options, verbose)
+        self._broken = False
+
+    def start(self, facts: ExperimentFacts) -> None:
+        self._safely(self._begin)
+
+    def feed(self, event: ev.AnyEvent) -> None:
+        if self._broken:
+            self._plain.feed(event)
+        else:
+            super().feed(event)
+
+    def note(self, text: str) -> None:
+        if self._broken:
+            self._plain.note(text)
+        elif self._new_note(text):
+            self._frame.notes = [*self._frame.notes, one_line(text, 400)][-SHOWN_NOTES:]
+
+    def update(self, state: State, facts: ExperimentFacts, at: float, durable_lag_s: float = 0.0) -> None:
+        if self._broken:
+            self._plain.update(state, facts, at, durable_lag_s)
+        elif self._throttle.ready():
+            self._safely(lambda: self._throttle.run(lambda: self._paint(state, facts, at, durable_lag_s)))
+
+    def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
+        self.close()
+        if not self._broken:
+            self._safely(lambda: self._close_with(state, facts, summary))
+        if self._broken:
+            self._plain.end(state, facts, summary)
+
+    def close(self) -> None:
+        live, self._live = self._live, None
+        # A forked child inherits this object, but the terminal is its parent's.
+        if live is not None and self._pid == os.getpid():
+            atexit.unregister(self.close)
+            self._safely(live.stop)
+
+    def _begin(self) -> None:
+        from rich.live import Live
+        from rich.text import Text
+
+        before = sys.stdout, sys.stderr
+        live = Live(
+            Text("starting ..."),
+            console=self._console,
+            auto_refresh=False,
+            transient=True,
+            vertical_overflow="crop",
+        )
+        self._live, self._pid = live, os.getpid()
+        atexit.register(self.close)
+        live.start()
+        self._console.show_cursor(True)
+        _restore_in_children(before)
+
+    def _paint(self, state: State, facts: ExperimentFacts, at: float, lag_s: float) -> None:
+        if self._live is None:
+            return
+        from rich.text import Text
+
+        lines = self._take_lines(state, facts)
+        if lines:
+            self._console.print(Text("\n".join(lines)), soft_wrap=True)
+        view = self.view(state, facts, at, lag_s)
+        self._live.update(self._frame.render(view, facts, self._console.width, self._console.height), refresh=True)
+
+    def _close_with(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
+        from rich.text import Text
+
+        view = self.view(state, facts, summary.at)
+        for line in self._take_lines(state, facts):
+            self._console.print(Text(line), soft_wrap=True)
+        # At the end the best trials are worth more than the latest.
+        best = replace(self.options, sort_by_metric=True, max_progress_rows=CLOSING_ROWS)
+        rows, _ = self.tracker.rows(state, facts, best, view.at)
+        table = self._frame.table(replace(view, rows=rows, hidden=0), facts, self._console.width)
+        if table is not None:
+            self._console.print(table)
+        for note in self._frame.notes:
+            self._console.print(Text(f"Note: {note}", "yellow"), soft_wrap=True)
+        unshown = len(self._notes) + self._more_notes - len(self._frame.notes)
+        for i, line in enumerate(closing_lines(view, state, facts, summary, unshown)):
+            # Soft wrapping keeps paths and the call to paste in one piece.
+            self._console.print(Text(line, "bold" if i == 0 else ""), soft_wrap=True)
+
+    def _safely(self, work: Callable[[], object]) -> None:
+        try:
+            work()
+        except Exception as error:
+            self._give_up(error)
+
+    def _give_up(self, error: Exception) -> None:
+        live, self._live = self._live, None
+        if live is not None:
+            atexit.unregister(self.close)
+            try:
+                live.stop()
+            except Exception:
+                pass  # the reason why we are here
+        self._broken = True
+        self._plain.tracker = self.tracker
+        for note in self._notes:
+            self._plain.note(note)
+        self._plain.note(f"the live display failed ({type(error).__name__}: {error}); going on with plain lines.")
+
+
+class Frame:
+    """What is painted; rich is imported by now."""
+
+    def __init__(self, options: DisplayOptions) -> None:
+        self._options = options
+        self._tables = TableMaker(options)
+        self.notes: list[str] = []
+
+    def render(self, view: ProgressView, facts: ExperimentFacts, width: int, height: int) -> RenderableType:
+        """Everything, for a terminal of this size."""
+        from rich.console import Group
+
+        head = list(self._head(view, facts, width))
+        tail = list(self._tail(view, width))
+        # Three lines: the table's title, its rule and the count of hidden trials; one is left to the cursor.
+        room = max(LEAST_ROWS, height - len(head) - len(tail) - 4)
+        table = self.table(view, facts, width, room)
+        return Group(*head, *([] if table is None else [table]), *tail)
+
+    def _head(self, view: ProgressView, facts: ExperimentFacts, width: int) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        name = one_line(facts.name, max(10, width // 2))
+        root = clip_front(one_line(facts.root, 1000), max(10, width - len(name) - 3))
+        yield Text.assemble((name, "bold"), "  ", (root, "dim"), no_wrap=True)
+        yield self._bar(view, width)
+        yield _joined(counts_text(view.counts), speed_text(view), width=width)
+        if view.best is not None:
+            yield Text.assemble("Best ", (clip(best_text(view.best), width - 5), "bold green"), no_wrap=True)
+        resources = resources_text(view)
+        facts_line = _joined(f"{resources} in use" if resources else "", lag_text(view), width=width)
+        if facts_line.plain:
+            yield facts_line
+        trouble = trouble_text(view)
+        if trouble:
+            yield Text(clip(trouble, width), "yellow", no_wrap=True)
+
+    def _bar(self, view: ProgressView, width: int) -> RenderableType:
+        from rich.columns import Columns
+        from rich.progress_bar import ProgressBar
+        from rich.text import Text
+
+        lived = f" ({duration(view.lived_s)} in all)" if view.lived_s - view.elapsed_s >= 1 else ""
+        words = f"{done_text(view)}, {duration(view.elapsed_s)}{lived}"
+        if not view.total:
+            return Text(words)
+        share = Text(f"{words} ", no_wrap=True)
+        bar = ProgressBar(
+            total=view.total, completed=view.finished, width=max(5, min(BAR_WIDTH, width - len(words) - 2))
+        )
+        return Columns([share, bar], padding=0)
+
+    def table(
+        self, view: ProgressView, facts: ExperimentFacts, width: int, room: int = CLOSING_ROWS
+    ) -> RenderableType | None:
+        """The trials, as many as there is room for."""
+        rows = view.rows[:room]
+        if not rows:
+            return None
+        objective = self._options.objective(facts)
+        made = self._tables.make(rows, objective[0] if objective else None, width)
+        hidden = view.hidden + sum(row.status == Status.RUNNING for row in view.rows[room:])
+        return _painted(made, f".. and {hidden:,} more running" if hidden else "")
+
+    def _tail(self, view: ProgressView, width: int) -> Iterator[RenderableType]:
+        from rich.text import Text
+
+        limit = min(self._options.max_error_rows, 5)
+        for group in view.failures[:limit]:
+            text = f"{failure_count(group)}: {failure_text(group, width)}"
+            yield Text.assemble(("Failed ", "bold red"), (clip(text, width - 7), "red"), no_wrap=True)
+        rest = len(view.failures) + view.more_failures - limit
+        if limit and rest > 0:
+            yield Text(f"Failed  .. and {rest} other kinds of errors", "red")
+        for note in self.notes:
+            yield Text(clip(f"Note: {note}", width), "yellow", no_wrap=True)
+
+
+def _joined(*parts: str, width: int) -> Text:
+    from rich.text import Text
+
+    return Text(clip("  |  ".join(filter(None, parts)), width), no_wrap=True)
+
+
+def _painted(table: Table, footer: str) -> Text:
+    """The table as one text: much faster than laying out the same cells again at every repaint."""
+    from rich.text import Text
+
+    text = Text(no_wrap=True, overflow="crop")
+    status = table.titles.index("Status") if "Status" in table.titles else -1
+    start = sum(table.widths[:status]) + GAP * status if status >= 0 else 0
+    head, rule, *rows = table.lines()
+    text.append(head, "bold").append("\n").append(rule, "dim")
+    for line, cells in zip(rows, table.rows, strict=True):
+        begin = len(text) + 1
+        text.append("\n" + line)
+        if status >= 0:
+            word = cells[status]
+            text.stylize(STYLES.get(word, ""), begin + start, begin + start + len(word))
+    if footer:
+        text.append("\n").append(footer, "dim")
+    return text
+
+
+_streams: tuple[TextIO, TextIO] | None = None
+_hooked = False
+
+
+def _restore_in_children(streams: tuple[TextIO, TextIO]) -> None:
+    """Make sure that a forked worker's prints do not repaint the parent's terminal.
+
+    While a frame is alive, ``sys.stdout`` is a proxy that paints it again below each printed line. A child that
+    inherits the proxy would write whole frames into its trial's log.
+    """
+    global _hooked, _streams
+    _streams = streams
+    if not _hooked and hasattr(os, "register_at_fork"):
+        _hooked = True
+        os.register_at_fork(after_in_child=_use_real_streams)
+
+
+def _use_real_streams() -> None:
+    for name, stream in zip(("stdout", "stderr"), _streams or (), strict=False):
+        if type(getattr(sys, name)).__name__ == "FileProxy":
+            setattr(sys, name, stream)

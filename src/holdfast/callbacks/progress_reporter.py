@@ -1,0 +1,98 @@
+"""Runs a reporter that the user wrote, in place of a display.
+
+Owns when the reporter is called. A reporter that raises is left alone from then on: the
+experiment goes on, and the plain display takes over.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TextIO
+
+from holdfast.callbacks.progress_base import Display, Throttle, logger
+from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, Outcome, RunSummary
+from holdfast.callbacks.progress_plain import PlainDisplay
+from holdfast.callbacks.progress_words import resume_line
+from holdfast.callbacks.trial_view import ExperimentInfo, TrialList
+from holdfast.core import events as ev
+from holdfast.core.state import UNIT, State
+
+ASK_S = 0.1
+"""Seconds between two questions whether to report."""
+
+
+class ReporterDisplay(Display):
+    """Asks the user's reporter whether to report, and lets it."""
+
+    def __init__(
+        self,
+        reporter: Any,
+        stream: TextIO,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(DisplayOptions())
+        self._reporter = reporter
+        self._plain = PlainDisplay(stream)
+        self._throttle = Throttle(ASK_S, clock)
+        self._trials: TrialList | None = None
+        self._broken = False
+
+    def start(self, facts: ExperimentFacts) -> None:
+        setup = getattr(self._reporter, "setup", None)
+        if setup is not None:
+            self._safely(lambda: setup(facts.started_at, facts.total, facts.metric, facts.mode))
+
+    def feed(self, event: ev.AnyEvent) -> None:
+        self._plain.feed(event)
+
+    def note(self, text: str) -> None:
+        self._plain.note(text)
+
+    def update(self, state: State, facts: ExperimentFacts, at: float, durable_lag_s: float = 0.0) -> None:
+        if self._broken:
+            self._plain.update(state, facts, at, durable_lag_s)
+        elif self._throttle.ready():
+            self._throttle.run(lambda: self._safely(lambda: self._ask(state, facts, done=False)))
+
+    def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
+        if not self._broken:
+            self._safely(lambda: self._ask(state, facts, done=True))
+        if self._broken:
+            self._plain.end(state, facts, summary)
+        elif summary.outcome != Outcome.FINISHED:
+            self._plain.say(resume_line(facts))
+
+    def _ask(self, state: State, facts: ExperimentFacts, *, done: bool) -> None:
+        if self._trials is None:
+            self._trials = TrialList(state, facts.info or _info(facts))
+        trials = self._trials
+        if self._reporter.should_report(trials, done=done):
+            self._reporter.report(trials, done, _resources(state))
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            self._broken = True
+            name = type(self._reporter).__name__
+            logger.warning("%s failed and is not asked again; the experiment goes on.", name, exc_info=True)
+
+
+def _info(facts: ExperimentFacts) -> ExperimentInfo:
+    return ExperimentInfo(
+        root=Path(facts.root),
+        name=facts.name,
+        trainable_name=facts.trainable or "trial",
+        metric=facts.metric,
+        mode=facts.mode,
+        total_samples=facts.total,
+    )
+
+
+def _resources(state: State) -> str:
+    used, capacity = state.session.used, state.session.capacity
+    shown = (f"{used.get(name, 0) / UNIT:g}/{amount / UNIT:g} {name}" for name, amount in capacity.items() if amount)
+    return f"Resources in use: {', '.join(shown) or 'none'}"

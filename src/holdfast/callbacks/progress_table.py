@@ -1,0 +1,166 @@
+"""The table of trials: which columns, and the text of each cell.
+
+Owns the choice of columns (the user's, else what the search chose and the first few numbers that trials report) and how
+they are fitted to a width. Knows no terminal and no HTML.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any
+
+import msgspec
+
+from holdfast.callbacks.progress_facts import DisplayOptions, Row
+from holdfast.callbacks.progress_words import at_path, clip_front, duration, one_line, value_text
+from holdfast.core.retention import lookup
+
+GAP = 2
+"""Characters between columns."""
+
+MAX_DEPTH = 4
+"""How deep nested metrics are searched for numbers."""
+
+AUTOMATIC = frozenset(
+    {
+        "training_iteration",
+        "time_this_iter_s",
+        "time_total_s",
+        "time_since_restore",
+        "iterations_since_restore",
+        "timesteps_since_restore",
+        "timestamp",
+        "pid",
+        "done",
+        "should_checkpoint",
+        "warmup_time",
+    }
+)
+"""Numbers in a result that say nothing about the trial's quality."""
+
+
+class Column(msgspec.Struct, frozen=True):
+    """One column: its title, where it stands (``order``), how soon it is given up (``rank``), and its cells."""
+
+    title: str
+    order: tuple[int, int]
+    rank: int
+    cell: Callable[[Row], str]
+    numeric: bool = True
+
+
+class Table(msgspec.Struct, frozen=True):
+    """Cells as text, clipped and fitted."""
+
+    titles: tuple[str, ...]
+    rows: tuple[tuple[str, ...], ...]
+    numeric: tuple[bool, ...]
+    widths: tuple[int, ...]
+
+    def lines(self) -> list[str]:
+        """The table as plain text."""
+        rule = tuple("-" * width for width in self.widths)
+        return [self._line(cells) for cells in (self.titles, rule, *self.rows)]
+
+    def _line(self, cells: Sequence[str]) -> str:
+        padded = (
+            cell.rjust(width) if numeric else cell.ljust(width)
+            for cell, width, numeric in zip(cells, self.widths, self.numeric, strict=True)
+        )
+        return (" " * GAP).join(padded).rstrip()
+
+
+class TableMaker:
+    """Makes tables with stable columns: once a metric was inferred it stays, so that nothing jumps about."""
+
+    def __init__(self, options: DisplayOptions) -> None:
+        self.options = options
+        self._inferred: dict[str, None] = {}
+
+    def make(self, rows: Sequence[Row], metric: str | None, width: int | None = None) -> Table:
+        """The table of ``rows``; with a ``width``, only as many columns as fit."""
+        self._infer(rows, metric)
+        columns = sorted(self._columns(rows, metric), key=lambda column: column.rank)
+        cut = self.options.max_column_length
+        kept: list[tuple[Column, list[str], int]] = []
+        used = -GAP
+        for column in columns:
+            title = clip_front(column.title, cut)
+            cells = [title, *(column.cell(row) for row in rows)]
+            size = max(map(len, cells))
+            if width is not None and kept and used + GAP + size > width:
+                continue
+            if not any(cells[1:]) and rows:
+                continue
+            used += GAP + size
+            kept.append((column, cells, size))
+        kept.sort(key=lambda each: each[0].order)
+        return Table(
+            titles=tuple(cells[0] for _, cells, _ in kept),
+            rows=tuple(zip(*(cells[1:] for _, cells, _ in kept), strict=True)),
+            numeric=tuple(column.numeric for column, _, _ in kept),
+            widths=tuple(size for _, _, size in kept),
+        )
+
+    def _infer(self, rows: Sequence[Row], metric: str | None) -> None:
+        if not self.options.infer_metrics:
+            return
+        explicit = self.options.metric_columns
+        for row in rows:
+            for name in numbers(row.metrics):
+                if len(self._inferred) >= self.options.infer_limit:
+                    return
+                if name != metric and name not in explicit:
+                    self._inferred[name] = None
+
+    def _columns(self, rows: Sequence[Row], metric: str | None) -> Iterator[Column]:
+        cut = self.options.max_column_length
+        yield Column("Trial", (0, 0), 0, lambda row: clip_front(one_line(row.name, 200), cut), numeric=False)
+        yield Column("Status", (1, 0), 1, lambda row: row.status, numeric=False)
+        yield Column("Place", (2, 0), 10_000, lambda row: clip_front(row.place, max(cut, 21)), numeric=False)
+        yield Column("Iter", (4, 0), 3, lambda row: str(row.iteration) if row.iteration else "")
+        yield Column("Time", (4, 1), 8, lambda row: duration(row.time_s))
+        metrics = dict(self.options.metric_columns)
+        if metric is not None:
+            title = metrics.pop(metric, metric)
+            yield self._metric(metric, title, (5, 0), 2)
+        metrics.update((name, name) for name in self._inferred)
+        # Parameters and metrics give way in turns, so that a narrow terminal shows some of both.
+        params = self._params(rows)
+        for i, (param, measure) in enumerate(zip_longest(params.items(), metrics.items())):
+            if param is not None:
+                yield self._param(param[0], param[1], (3, i), 4 + 2 * i)
+            if measure is not None:
+                yield self._metric(measure[0], measure[1], (5, i + 1), 5 + 2 * i)
+
+    def _params(self, rows: Sequence[Row]) -> Mapping[str, str]:
+        if self.options.parameter_columns is not None:
+            return self.options.parameter_columns
+        return {path: path for row in rows for path in row.params}
+
+    def _param(self, path: str, title: str, order: tuple[int, int], rank: int) -> Column:
+        cut = self.options.max_column_length
+        return Column(title, order, rank, lambda row: value_text(at_path(row.config, path), cut))
+
+    def _metric(self, name: str, title: str, order: tuple[int, int], rank: int) -> Column:
+        cut = self.options.max_column_length
+
+        def cell(row: Row) -> str:
+            value = lookup(row.metrics, name)
+            if value is None and name in ("training_iteration", "time_total_s"):
+                value = row.iteration if name == "training_iteration" else row.time_s
+            return value_text(value, cut)
+
+        return Column(title, order, rank, cell)
+
+
+def numbers(metrics: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH) -> Iterator[str]:
+    """Names of the numbers in a result, nested ones as ``a/b``."""
+    for name, value in metrics.items():
+        if isinstance(value, bool) or not isinstance(name, str) or (not prefix and name in AUTOMATIC):
+            continue
+        if isinstance(value, int | float):
+            yield prefix + name
+        elif isinstance(value, Mapping) and depth and name != "config":
+            yield from numbers(value, f"{prefix}{name}/", depth - 1)

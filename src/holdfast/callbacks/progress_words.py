@@ -1,0 +1,326 @@
+"""The words of the progress display: numbers, durations, sentences, and the call to paste after an interruption.
+
+Owns the wording that all displays share. Plain ASCII, apart from what the user named; whatever comes from the user's
+code is made printable first, because an error message may hold line breaks and terminal control codes.
+
+Must never: write to a stream.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.callbacks.progress_facts import (
+    Best,
+    ExperimentFacts,
+    FailureGroup,
+    Outcome,
+    ProgressView,
+    Row,
+    RunSummary,
+)
+from holdfast.core.events import Cause
+from holdfast.core.state import State, Status
+from holdfast.space.objects import is_marker
+
+CLOSING_LINES = 14
+"""Most lines that the end of an experiment takes."""
+
+CLOSING_KINDS = 7
+MAX_MESSAGE = 160
+MAX_PARAMS = 6
+
+NOUNS = {
+    Status.RUNNING: "running",
+    Status.PENDING: "pending",
+    Status.PAUSED: "paused",
+    Status.TERMINATED: "done",
+    Status.ERROR: "failed",
+}
+
+_CAUSES = {
+    Cause.EXIT: "the process exited",
+    Cause.SIGNAL: "the process was killed",
+    Cause.OUT_OF_MEMORY: "out of memory",
+    Cause.STALLED: "no report for too long",
+    Cause.LOADING: "while loading a checkpoint",
+    Cause.DAMAGED: "damaged checkpoints",
+}
+
+
+def one_line(text: str, limit: int = MAX_MESSAGE) -> str:
+    """Text as one printable line of at most ``limit`` characters."""
+    text = " ".join(text[: 4 * limit].split())
+    if not text.isprintable():
+        text = "".join(char if char.isprintable() else "?" for char in text)
+    return clip(text, limit)
+
+
+def clip(text: str, limit: int) -> str:
+    """The beginning of a text, marked if it was cut."""
+    return text if len(text) <= limit else text[: max(0, limit - 2)] + ".."
+
+
+def clip_front(text: str, limit: int) -> str:
+    """The end of a text, marked if it was cut: what tells names and paths apart stands there."""
+    return text if len(text) <= limit else ".." + text[len(text) - max(0, limit - 2) :]
+
+
+def value_text(value: Any, limit: int = 20) -> str:
+    """A parameter or a metric in a few characters."""
+    if isinstance(value, bool | int) or value is None:
+        text = "" if value is None else str(value)
+    elif isinstance(value, float):
+        text = f"{value:.5g}"
+    elif is_marker(value):
+        text = f"<{str(value['type']).rpartition('.')[2]}>"
+    else:
+        text = str(value)
+    return one_line(text, limit)
+
+
+def duration(seconds: float) -> str:
+    """Seconds in the two units that matter."""
+    if seconds < 10:
+        return f"{max(0.0, seconds):.1f} s"
+    whole = int(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60}m {whole % 60:02d}s"
+    if whole < 86400:
+        return f"{whole // 3600}h {whole % 3600 // 60:02d}m"
+    return f"{whole // 86400}d {whole % 86400 // 3600}h"
+
+
+def rough_duration(seconds: float) -> str:
+    """A guess, without pretending to know the seconds."""
+    for size, name in ((86400, "day"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * size:
+            return f"{seconds / size:.0f} {name}{'s' if name == 'day' else ''}"
+    return f"{max(1, round(seconds))} s"
+
+
+def plural(count: int, noun: str) -> str:
+    """A number and its noun."""
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
+
+
+def counts_text(counts: Mapping[str, int]) -> str:
+    """How many trials are in which status; empty ones are left out."""
+    shown = [f"{counts[status]:,} {noun}" for status, noun in NOUNS.items() if counts[status]]
+    return ", ".join(shown) or "no trials yet"
+
+
+def done_text(view: ProgressView) -> str:
+    """How far it is, without the share that failed."""
+    if view.total is None:
+        return f"{plural(view.finished, 'trial')} ended"
+    return f"{view.finished:,}/{view.total:,} trials"
+
+
+def speed_text(view: ProgressView) -> str:
+    """Speed and what is left, as far as known."""
+    parts = []
+    if view.trials_per_s:
+        slow = view.trials_per_s < 0.1
+        parts.append(f"{view.trials_per_s * 60:.2g} trials/min" if slow else f"{view.trials_per_s:.3g} trials/s")
+    if view.reports_per_s:
+        parts.append(f"{view.reports_per_s:.3g} reports/s")
+    if view.eta_s is not None:
+        parts.append(f"about {rough_duration(view.eta_s)} left")
+    return ", ".join(parts)
+
+
+def params_text(row: Row, limit: int = 100) -> str:
+    """What the search chose for a trial."""
+    shown = [f"{path.rpartition('/')[2]}={value_text(at_path(row.config, path))}" for path in row.params[:MAX_PARAMS]]
+    if len(row.params) > MAX_PARAMS:
+        shown.append("..")
+    return clip(", ".join(shown), limit)
+
+
+def at_path(node: Any, path: str) -> Any:
+    """The value at ``a/b/0`` in a config; None if there is nothing. Keys may hold slashes or be numbers themselves."""
+    if isinstance(node, Mapping):
+        if path in node:
+            return node[path]
+        items = [(str(key), value) for key, value in node.items()]
+    elif isinstance(node, list | tuple):
+        items = [(str(i), value) for i, value in enumerate(node)]
+    else:
+        return None
+    for key, value in items:
+        if key == path:
+            return value
+        if path.startswith(f"{key}/"):
+            found = at_path(value, path[len(key) + 1 :])
+            if found is not None:
+                return found
+    return None
+
+
+def best_text(best: Best) -> str:
+    """The best trial so far."""
+    params = params_text(best.row)
+    return f"{best.metric}={value_text(best.value)} by {one_line(best.row.name, 60)}" + (
+        f" ({params})" if params else ""
+    )
+
+
+def resources_text(view: ProgressView) -> str:
+    """What is in use of what there is."""
+    return ", ".join(f"{used:g}/{amount:g} {one_line(name, 20)}" for name, used, amount in view.resources)
+
+
+def lag_text(view: ProgressView) -> str:
+    """How far the durable copy is behind, if that is worth a word."""
+    return f"durable {duration(view.lag_s)} behind" if view.lag_s >= 0.05 else ""
+
+
+def trouble_text(view: ProgressView) -> str:
+    """What stands in the way right now."""
+    parts = []
+    if view.draining:
+        parts.append(f"Ending ({one_line(view.draining, 60)}): running trials save their work.")
+    elif view.stopping:
+        parts.append(f"Stopping: {one_line(view.stopping, 60)}.")
+    parts.extend(f"Waiting for storage: {one_line(text, 100)}" for text in view.storage_trouble)
+    return " ".join(parts)
+
+
+def failure_what(group: FailureGroup) -> str:
+    """The name of a kind of failure."""
+    cause = _CAUSES.get(group.cause, "")
+    return f"{group.type} ({cause})" if group.type and cause else group.type or cause or group.cause or "failure"
+
+
+def failure_text(group: FailureGroup, limit: int = MAX_MESSAGE) -> str:
+    """A kind of failure with the user's own file and line."""
+    where = f" at {one_line(group.location, 200)}" if group.location else ""
+    message = one_line(group.message, limit)
+    return f"{failure_what(group)}{where}" + (f": {message}" if message else "")
+
+
+def failure_count(group: FailureGroup) -> str:
+    """How often a kind of failure happened."""
+    parts = [plural(group.errored, "trial")] if group.errored else []
+    if group.retried:
+        parts.append("retried " + ("once" if group.retried == 1 else f"{group.retried:,} times"))
+    return ", ".join(parts)
+
+
+def first_failure_text(group: FailureGroup, state: State, facts: ExperimentFacts) -> str:
+    """Said once, when a kind of failure first happens. The full path follows at the end, where it is looked for."""
+    name = one_line(facts.name_of(state.trials[group.trial]), 60)
+    file, _, line = group.location.rpartition(":")
+    where = f" in line {line} of {one_line(os.path.basename(file), 60)}" if file else ""
+    message = one_line(group.message)
+    outcome = "failed" if group.errored else "failed and is tried again"
+    return f"{name} {outcome}: {failure_what(group)}{where}" + (f": {message}" if message else "")
+
+
+def progress_text(view: ProgressView) -> str:
+    """Where the experiment stands, in one line."""
+    parts = [done_text(view), counts_text(view.counts)]
+    if view.best is not None:
+        parts.append(f"best {best_text(view.best)}")
+    parts.extend(filter(None, (speed_text(view), lag_text(view), trouble_text(view))))
+    return f"[{duration(view.elapsed_s)}] " + "; ".join(parts)
+
+
+def opening_lines(facts: ExperimentFacts, objective: tuple[str, str] | None) -> list[str]:
+    """What is about to run, and where it is kept."""
+    parts = [one_line(facts.name, 80)]
+    parts.append(plural(facts.total, "trial") if facts.total is not None else "trials until it is stopped")
+    if objective is not None:
+        parts.append(f"{'minimising' if objective[1] == 'min' else 'maximising'} {one_line(objective[0], 60)}")
+    parts.append(f"{facts.engine} engine")
+    if facts.resumed:
+        parts.append("resumed")
+    return [f"holdfast: {', '.join(parts)}", f"Results: {one_line(facts.root, 1000)}"]
+
+
+def restore_call(root: str, **arguments: Any) -> str:
+    """The exact call that goes on with an experiment, ready to paste."""
+    given = "".join(f", {name}={value!r}" for name, value in arguments.items())
+    # JSON's escapes are Python's too, and its quotes are double; what UTF-8 cannot encode is written as an escape.
+    readable = root.isprintable()
+    return f"Tuner.restore({json.dumps(root, ensure_ascii=not readable)}{given})"
+
+
+def resume_line(facts: ExperimentFacts) -> str:
+    """How to go on after an interruption."""
+    return f"Resume with: {restore_call(facts.root)}.fit()"
+
+
+def outcome_line(view: ProgressView, facts: ExperimentFacts, summary: RunSummary) -> str:
+    """How it ended, in one sentence."""
+    name, took = one_line(facts.name, 80), duration(view.elapsed_s)
+    counts = f"{done_text(view)} ended" if view.total is not None else done_text(view)
+    details = f"({counts_text(view.counts)}) in {took}"
+    if summary.outcome == Outcome.FINISHED:
+        why = f", stopped by {one_line(view.stopping, 80)}" if view.stopping else ""
+        return f"{name} finished: {counts} {details}{why}."
+    reason = one_line(summary.reason, 200)
+    if summary.outcome == Outcome.INTERRUPTED:
+        why = f" ({reason})" if reason else ""
+        return f"{name} was interrupted{why}: {counts} {details}. The others go on where they were when you resume."
+    why = f": {reason}" if reason else ""
+    return f"{name} ended with an error{why}. {counts} {details}; everything that was reported is kept."
+
+
+def closing_lines(
+    view: ProgressView, state: State, facts: ExperimentFacts, summary: RunSummary, unshown: int = 0
+) -> list[str]:
+    """The end of an experiment in at most ``CLOSING_LINES`` lines: what happened, what failed, what to type next."""
+    lines = [outcome_line(view, facts, summary)]
+    if view.best is not None:
+        lines.append(f"Best: {best_text(view.best)}")
+    if view.failures:
+        lines.append("Failures:")
+        lines.extend(_closing_failure(group, state, facts) for group in view.failures[:CLOSING_KINDS])
+        rest = len(view.failures) - CLOSING_KINDS + view.more_failures
+        if rest > 0:
+            lines.append(f"  and {plural(rest, 'other kind')} of errors")
+    if unshown:
+        lines.append(f"{plural(unshown, 'more note')} not shown; verbose=2 shows all.")
+    lines.append(f"Results: {one_line(facts.root, 1000)}")
+    if summary.outcome != Outcome.FINISHED:
+        lines.append(resume_line(facts))
+    elif view.counts[Status.ERROR]:
+        again = restore_call(facts.root, resume_errored=True)
+        lines.append(f"Try the failed trials again with: {again}.fit()")
+    return lines
+
+
+def _closing_failure(group: FailureGroup, state: State, facts: ExperimentFacts) -> str:
+    trial = state.trials[group.trial]
+    details = [failure_count(group), f"first {one_line(facts.name_of(trial), 60)}"]
+    error_file = facts.error_file_of(trial)
+    if error_file:
+        details.append(f"traceback in {one_line(error_file, 300)}")
+    return f"  {failure_text(group)} ({', '.join(details)})"
+
+
+def ended_text(row: Row, objective: tuple[str, str] | None, error: FailureGroup | None) -> str:
+    """One trial's end, in one line."""
+    parts = [f"{one_line(row.name, 60)} {row.status}: {plural(row.iteration, 'iteration')} in {duration(row.time_s)}"]
+    if error is not None:
+        parts.append(failure_text(error))
+    elif row.metrics:
+        parts.append(metrics_text(row.metrics, objective))
+    params = params_text(row)
+    return "; ".join(filter(None, (*parts, params)))
+
+
+def metrics_text(metrics: Mapping[str, Any], objective: tuple[str, str] | None, limit: int = 8) -> str:
+    """Reported numbers in one line, the aim first."""
+    names = [name for name in metrics if objective is None or name != objective[0]]
+    if objective is not None and objective[0] in metrics:
+        names.insert(0, objective[0])
+    shown = [f"{one_line(str(name), 40)}={value_text(metrics[name])}" for name in names[:limit]]
+    return ", ".join(shown + [".."] if len(names) > limit else shown)

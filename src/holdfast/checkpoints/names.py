@@ -1,0 +1,86 @@
+"""The names that checkpoints and their temporary directories have on disk.
+
+Owns every name and pattern under a trial's directory that belongs to checkpoints; nothing else may spell them. A name
+that does not match a pattern here was not made by us, and what we did not make is never removed (I3).
+"""
+
+from __future__ import annotations
+
+import re
+import secrets
+
+from holdfast.storage.local import TEMP_PREFIX
+
+MANIFEST = "_manifest.json"
+METADATA = ".metadata.json"
+SEAL = ".holdfast-seal"
+TRASH_MARK = ".holdfast-trash"
+DICT_FILE = "_dict_checkpoint.pkl"
+
+RESYNC = ".resync"
+
+_CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
+_STAGE = re.compile(r"\.stage-\d+-[0-9a-f]{8}")
+_SEALED = re.compile(r"\.sealed-\d+-[0-9a-f]{8}")
+_INTERRUPTED = re.compile(re.escape(TEMP_PREFIX) + r"\d+-[0-9a-f]+")
+_TEMPORARY = re.compile(r"\.stage-\d+-[0-9a-f]{8}|\.sealed-\d+-[0-9a-f]{8}(\.resync)?|\.trash-[0-9a-f]{8}")
+
+
+def unique() -> str:
+    """Eight hex digits that no other process will come up with."""
+    return secrets.token_hex(4)
+
+
+def checkpoint_name(index: int) -> str:
+    """The directory of a trial's checkpoint number ``index``."""
+    return f"checkpoint_{index:06d}"
+
+
+def index_of(name: str) -> int | None:
+    """The inverse of ``checkpoint_name``; None for any other name."""
+    match = _CHECKPOINT.fullmatch(name)
+    if match is None or checkpoint_name(int(match[1])) != name:
+        return None
+    return int(match[1])
+
+
+def stage_name(attempt: int) -> str:
+    """A new name for a directory that is being written."""
+    return f".stage-{attempt}-{unique()}"
+
+
+def sealed_name(stage: str) -> str:
+    """What a directory called ``stage`` is called once nobody writes into it any more."""
+    return ".sealed-" + stage.removeprefix(".stage-")
+
+
+def is_stage(name: str, attempt: int) -> bool:
+    """Whether ``stage_name(attempt)`` made this name."""
+    return _STAGE.fullmatch(name) is not None and name.startswith(f".stage-{attempt}-")
+
+
+def is_sealed(name: str) -> bool:
+    """Whether ``sealed_name`` made this name."""
+    return _SEALED.fullmatch(name) is not None
+
+
+def is_temporary(name: str) -> bool:
+    """Whether this is one of our directories that no reader may ever see."""
+    return _TEMPORARY.fullmatch(name) is not None
+
+
+def is_internal(path: str) -> bool:
+    """Whether a path relative to a checkpoint is ours, so that no manifest lists it.
+
+    ``.metadata.json`` is here because ``Checkpoint.set_metadata`` may change it after the commit.
+    """
+    return path in (MANIFEST, METADATA, SEAL, TRASH_MARK)
+
+
+def is_leftover(path: str) -> bool:
+    """Whether a file that no manifest lists is there by accident, not by damage.
+
+    Network file systems keep a deleted file that somebody has open; a ``set_metadata`` that was killed leaves its
+    temporary file.
+    """
+    return path.rpartition("/")[2].startswith((".nfs", ".fuse_hidden")) or _INTERRUPTED.fullmatch(path) is not None

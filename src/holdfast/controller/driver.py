@@ -1,0 +1,408 @@
+"""One driver's life: claim the experiment, open it, run the loop, leave in order.
+
+Composes the parts; decides nothing. Whatever happens in between, the claim is released and every process that was
+started is gone when ``run`` returns or raises.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+from collections.abc import Callable
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.callbacks.callback import callbacks_from_paths, default_callbacks
+from holdfast.callbacks.progress import ExperimentFacts, make_display
+from holdfast.callbacks.rows import ResultBuilder
+from holdfast.callbacks.trial_view import ExperimentInfo, trial_dirname
+from holdfast.checkpoints.commit import sweep
+from holdfast.checkpoints.keeper import CheckpointKeeper
+from holdfast.config import Environment, LocalEngine, ResumeConfig
+from holdfast.controller.clock import RealClock
+from holdfast.controller.experiment import Experiment
+from holdfast.controller.history import History
+from holdfast.controller.keeping import KeeperEdge
+from holdfast.controller.loop import Controller, Edges
+from holdfast.controller.notify import Notifier
+from holdfast.controller.proposing import VariantProposer
+from holdfast.controller.replay import open_with_memory
+from holdfast.controller.signals import watch_signals
+from holdfast.controller.snapshots import Snapshotter
+from holdfast.controller.spec import store_value
+from holdfast.controller.stop_rule import UserStopRule
+from holdfast.controller.watches import Watches
+from holdfast.core import events as ev
+from holdfast.core import observations as ob
+from holdfast.core.policies import Policies, Rules
+from holdfast.core.state import State
+from holdfast.engines.base import Engine
+from holdfast.engines.local import LocalProcessEngine
+from holdfast.errors import StorageError
+from holdfast.journal.epoch import Claim, claim_epoch
+from holdfast.journal.log import Journal
+from holdfast.journal.snapshot import SnapshotStore
+from holdfast.resources import flat_request, resources_of
+from holdfast.schedulers import FIFOScheduler
+from holdfast.search.base import Proposal
+from holdfast.space.objects import make_marker, restore_objects
+from holdfast.space.tree import get_at, put_at
+from holdfast.stopper import resolve_stopper
+from holdfast.trainable.messages import Run, Setup
+
+logger = logging.getLogger("holdfast")
+
+LAST_SYNC_S = 60.0
+LOOKAHEAD = 64
+
+
+class Outcome(msgspec.Struct):
+    """How the run ended."""
+
+    state: State
+    info: ExperimentInfo
+    interrupted: str = ""  # why, if unfinished trials were left
+    exit_code: int | None = None  # how the process must end because of a signal
+    exception: bytes = b""  # the first failed trial's pickled exception, for fail_fast="raise"
+
+
+class Driver:
+    """Runs one experiment once, from opening to leaving."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        environment: Environment,
+        *,
+        resume: ResumeConfig | None = None,
+        takeover: bool = False,
+    ) -> None:
+        self._experiment = experiment
+        self._environment = environment
+        self._resume = resume or ResumeConfig()
+        self._takeover = takeover
+        config = experiment.settings.run_config
+        assert config.failure_config is not None
+        assert config.checkpoint_config is not None
+        self._run_config = config
+        self._failure = config.failure_config
+        self._checkpoint = config.checkpoint_config
+        self._tune_config = experiment.settings.tune_config
+        self._info = make_info(experiment)
+        self._results = ResultBuilder(self._info)
+        self._stop = UserStopRule(resolve_stopper(config.stop), self._tune_config.time_budget_s)
+
+    def run(self) -> Outcome:
+        """Drive the experiment until it is finished or interrupted.
+
+        Durability: when this returns normally, everything that the outcome shows is fsynced under the root (I9).
+        """
+        root = self._experiment.root
+        with ExitStack() as leaving:
+            claim = claim_epoch(root.path, takeover=self._takeover)
+            store = SnapshotStore(root.path, epoch=claim.epoch)
+            leaving.callback(store.close)
+            journal = Journal.create_or_append(root.path, claim, durability=self._run_config.durability)
+            leaving.push(_close_journal(journal))
+            opened = open_with_memory(root, self._experiment.spec.retention, store, self._stop, self._results.last)
+            state = opened.state
+            clock = RealClock(not_before=state.last_at)
+            engine = self._make_engine()
+            leaving.callback(engine.close)
+            journal.on_synced = lambda _: engine.wake()
+            hooks = self._make_notifier(state, clock, journal)
+            leaving.callback(hooks.close)
+            keeper = CheckpointKeeper(wake=engine.wake)
+            leaving.callback(keeper.close, wait=False)
+            edges = Edges(
+                engine=engine,
+                journal=journal,
+                keeper=KeeperEdge(keeper, state, clock, trial_dir=self._trial_dir(state), trouble=hooks.trouble),
+                proposer=self._make_proposer(state),
+                clock=clock,
+                run_message=self._run_message(state),
+            )
+            controller = Controller(state, self._policies(), edges, hooks, self._watches())
+            self._hooks = hooks
+            snapshots = Snapshotter(
+                state,
+                store,
+                clock,
+                journal,
+                period_s=self._environment.snapshot_period_s,
+                policies=self._policy_memory,
+            )
+            return self._drive(controller, claim, snapshots)
+
+    def _drive(self, controller: Controller, claim: Claim, snapshots: Snapshotter) -> Outcome:
+        state, edges, hooks = controller.state, controller.edges, self._hooks
+        before = bool(state.trials)
+        lost = "" if state.stopped else "the driver that ran it was lost"
+        self._sweep(state)
+        now = edges.clock.now()
+        controller.record(ev.EpochStarted(now, claim.epoch, claim.writer, claim.host, claim.pid))
+        if before:
+            resume = self._resume
+            controller.tell(
+                ob.Resumed(resume.finished.value, resume.unfinished.value, resume.errored.value, lost or state.stopped)
+            )
+        edges.engine.open(self._setup())
+        hooks.start()
+
+        def end(reason: str) -> None:
+            controller.watches.end(reason)
+            edges.engine.wake()
+
+        with watch_signals(end, sigint=not self._environment.disable_sigint_handler) as signals:
+            try:
+                while True:
+                    controller.step()
+                    if controller.done():
+                        break
+                    snapshots.maybe()
+            except KeyboardInterrupt:
+                state.session.draining = state.session.draining or "KeyboardInterrupt"
+                hooks.trouble("interrupted again: leaving at once")
+            edges.engine.close()
+            self._leave(controller, snapshots)
+        return Outcome(
+            state,
+            self._info,
+            interrupted=state.session.draining,
+            exit_code=signals.exit_code,
+            exception=hooks.first_exception if self._failure.fail_fast == "raise" else b"",
+        )
+
+    def _leave(self, controller: Controller, snapshots: Snapshotter) -> None:
+        """The last facts, the last sync, the last snapshot: only then may ``fit()`` claim anything (I9)."""
+        state, hooks, journal = controller.state, self._hooks, controller.edges.journal
+        reason = state.session.draining
+        running = [
+            ev.AttemptInterrupted(controller.edges.clock.now(), n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED)
+            for n in state.running
+        ]
+        controller.record(*running, ev.DriverStopped(controller.edges.clock.now(), reason or "finished"))
+        assert isinstance(journal, Journal)
+        if not journal.wait_synced(journal.written_seq, LAST_SYNC_S):
+            raise StorageError(
+                f"The last {journal.written_seq - journal.synced_seq} records of the journal could not be made durable "
+                f"within {LAST_SYNC_S:.0f} s; they survive a crash of any process but not a power cut. Check the disk "
+                f"of {self._experiment.root.path}."
+            )
+        hooks.finish(reason)
+        snapshots.finish()
+
+    # --- the parts
+
+    def _make_notifier(self, state: State, clock: RealClock, journal: Journal) -> Notifier:
+        config, environment, info = self._run_config, self._environment, self._info
+        history = History(self._experiment.root.path, self._experiment.spec.retention, self._results)
+        info.load_rows = history.rows
+        given = [*(config.callbacks or ()), *callbacks_from_paths(environment.callbacks)]
+        facts = ExperimentFacts(
+            name=info.name,
+            root=str(info.root),
+            metric=info.metric,
+            mode=info.mode,
+            total=info.total_samples,
+            started_at=clock.now(),
+            resumed=bool(state.trials),
+            trainable=info.trainable_name,
+            info=info,
+        )
+        return Notifier(
+            state,
+            info,
+            clock,
+            journal,
+            root=self._experiment.root,
+            results=self._results,
+            history=history,
+            stop=self._stop,
+            callbacks=default_callbacks(environment.disable_auto_callback_loggers, given),
+            display=make_display(config.verbose, reporter=config.progress_reporter),
+            facts=facts,
+        )
+
+    def _policies(self) -> Policies:
+        tune, experiment = self._tune_config, self._experiment
+        strict = not self._environment.disable_strict_metric_checking
+        required = ((tune.metric, "tune.TuneConfig()"),) if tune.metric and strict else ()
+        limit = tune.max_concurrent_trials or experiment.searcher.max_concurrent or 0
+        rules = Rules(
+            retention=experiment.spec.retention,
+            max_failures=self._failure.max_failures,
+            fail_fast=bool(self._failure.fail_fast),
+            is_class=experiment.spec.is_class,
+            max_concurrent=limit,
+            lookahead=self._environment.max_pending_trials or LOOKAHEAD,
+            required_metrics=required,
+            free_load_failures=self._environment.restore_retries,
+            count_preemption=self._environment.count_preemption_as_failure,
+            unwind_grace_s=self._environment.force_trial_cleanup_s,
+        )
+        return Policies(rules, tune.scheduler or FIFOScheduler(), self._stop, self._results)
+
+    def _policy_memory(self) -> dict[str, bytes]:
+        memory = self._stop.get_state()
+        return {} if memory is None else {"stop": memory}
+
+    def _watches(self) -> Watches:
+        return Watches(self._stop, stall_timeout_s=self._failure.stall_timeout_s, grace_s=self._failure.grace_s)
+
+    def _make_engine(self) -> Engine:
+        settings = self._run_config.engine
+        if not isinstance(settings, LocalEngine):
+            settings = LocalEngine()
+        return LocalProcessEngine(settings, log_dir=self._experiment.root.logs)
+
+    def _setup(self) -> Setup:
+        root, spec = self._experiment.root, self._experiment.spec
+        at_end = self._checkpoint.checkpoint_at_end
+        return Setup(
+            worker=0,
+            experiment=spec.name,
+            root=str(root.path),
+            trainable_file=str(root.trainable_file),
+            objects_file=str(root.values_file),
+            is_class=spec.is_class,
+            checkpoint_frequency=self._checkpoint.checkpoint_frequency,
+            checkpoint_at_end=spec.is_class if at_end is None else at_end,
+            reuse_instances=bool(self._tune_config.reuse_actors),
+            chdir=self._environment.chdir_to_trial_dir,
+            log_to_file=self._run_config.log_files,
+            memory_limit_bytes=getattr(self._run_config.engine, "memory_limit_bytes", None) or 0,
+            sys_path=tuple(sys.path),
+            working_dir=os.getcwd(),
+        )
+
+    def _trial_dir(self, state: State) -> Callable[[int], Path]:
+        base, info = self._experiment.root.path, self._info
+        return lambda n: base / trial_dirname(info, state.trials[n])
+
+    def _run_message(self, state: State) -> Callable[[int], Run]:
+        info, experiment = self._info, self._experiment
+
+        def make(n: int) -> Run:
+            trial = state.trials[n]
+            checkpoint = None
+            if trial.source is not None:
+                donor, index = trial.source
+                checkpoint = f"{trial_dirname(info, state.trials[donor])}/checkpoint_{index:06d}"
+            request, bundles, strategy = trial.request, [], "PACK"
+            if request is not None:
+                factory = resources_of(experiment.trainable, restore_objects(trial.config, experiment.objects))
+                bundles, strategy = factory.bundles, factory.strategy
+            return Run(
+                n=n,
+                attempt=trial.attempt,
+                trial_id=trial.id,
+                trial_name=trial.name or f"{info.trainable_name}_{trial.id}",
+                trial_dir=trial_dirname(info, trial),
+                tag=trial.tag,
+                config=trial.config,
+                checkpoint=checkpoint,
+                iteration=trial.iteration,
+                time_total=trial.time_total,
+                timesteps_total=trial.timesteps_total,
+                episodes_total=trial.episodes_total,
+                resources=request or {"CPU": 1.0},
+                bundles=bundles,
+                strategy=strategy,
+            )
+
+        return make
+
+    def _make_proposer(self, state: State) -> VariantProposer:
+        experiment = self._experiment
+        prefix = self._environment.trial_id_prefix or experiment.spec.uid
+        return VariantProposer(
+            experiment.variants(),
+            state,
+            prefix=prefix[:5],
+            request_of=self._request_of,
+            keep_value=self._keep_values,
+            names=self._names,
+        )
+
+    def _request_of(self, config: dict[str, Any]) -> dict[str, float] | None:
+        experiment = self._experiment
+        factory = resources_of(experiment.trainable, restore_objects(config, experiment.objects))
+        request = flat_request(factory)
+        return None if request == {"CPU": 1.0} else request
+
+    def _keep_values(self, proposal: Proposal) -> dict[str, Any]:
+        """Values that are not plain data go to files; the config refers to them."""
+        for path in proposal.raw:
+            parts = tuple(path.split("/"))
+            value = get_at(proposal.config, parts)
+            key = store_value(self._experiment.root, value)
+            self._experiment.objects[key] = value
+            put_at(proposal.config, parts, make_marker(key, value))
+        return proposal.config
+
+    def _names(self, n: int, identity: str, tag: str, config: dict[str, Any]) -> tuple[str, str]:
+        name_creator, dirname_creator = self._tune_config.trial_name_creator, self._tune_config.trial_dirname_creator
+        if name_creator is None and dirname_creator is None:
+            return "", ""
+        from holdfast.callbacks.trial_view import TrialPreview
+
+        preview = TrialPreview(self._info, n, identity, tag, config)
+        name = str(name_creator(preview)) if name_creator else ""
+        return name, _checked_dirname(dirname_creator(preview)) if dirname_creator else ""
+
+    def _sweep(self, state: State) -> None:
+        """Remove what attempts of an earlier driver had begun to stage and never reported."""
+        trial_dir = self._trial_dir(state)
+        for n in state.running:
+            directory = trial_dir(n)
+            if directory.is_dir():
+                keep = {r.sealed for r in state.trials[n].checkpoints if (n, r.index) in state.staged}
+                sweep(directory, keep)
+
+
+def _checked_dirname(name: Any) -> str:
+    from holdfast.errors import InvalidInputError
+
+    text = str(name)
+    if "/" in text or text in ("", ".", ".."):
+        raise InvalidInputError(f"Trial dirname must not contain '/' and must name a directory; got {text!r}.")
+    return text
+
+
+def make_info(experiment: Experiment) -> ExperimentInfo:
+    """What callbacks, results and displays need to know about the experiment."""
+    spec = experiment.spec
+    return ExperimentInfo(
+        root=experiment.root.path,
+        name=spec.name,
+        trainable_name=spec.trainable,
+        is_class=spec.is_class,
+        metric=spec.metric,
+        mode=spec.mode,
+        total_samples=spec.total,
+        stop=experiment.settings.run_config.stop,
+        objects=experiment.objects,
+        max_identifier_len=spec.max_identifier_len,
+        utc_offset_s=spec.utc_offset_s,
+    )
+
+
+def _close_journal(journal: Journal) -> Callable[..., bool]:
+    def close(kind: Any, error: Any, trace: Any) -> bool:
+        try:
+            journal.close()
+        except Exception as failure:
+            if kind is None:
+                raise
+            logger.error("while leaving: %s", failure)
+        return False
+
+    return close
+
+
+__all__ = ["Driver", "Outcome", "make_info"]

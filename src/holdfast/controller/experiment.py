@@ -1,0 +1,328 @@
+"""An experiment as the driver holds it: its root, its facts and the user's objects. Created once, loaded ever after."""
+
+from __future__ import annotations
+
+import os
+import secrets
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+from holdfast._version import __version__
+from holdfast.config import CheckpointConfig, Environment, RunConfig, TuneConfig
+from holdfast.controller.spec import Root, Spec, read_pickle, read_spec, write_pickle, write_spec
+from holdfast.core.retention import Retention
+from holdfast.errors import (
+    ExperimentExistsError,
+    InvalidInputError,
+    InvalidTypeError,
+    StorageError,
+    TuneError,
+)
+from holdfast.registry import get_trainable, trainable_name
+from holdfast.search.basic_variant import BasicVariantGenerator
+from holdfast.space import flatten_dict
+from holdfast.space.objects import extract_objects
+from holdfast.space.variants import VariantPlan
+from holdfast.storage.local import write_atomic
+from holdfast.trainable.pickling import dump_objects, dump_trainable, load_trainable
+
+MAX_NAME_TRIES = 10_000
+
+
+class Settings:
+    """What the user asked for: pickled once, because stop rules, callbacks and spaces may be any object."""
+
+    def __init__(self, space: dict[str, Any], tune_config: TuneConfig, run_config: RunConfig) -> None:
+        self.space = space  # objects replaced by markers
+        self.tune_config = tune_config
+        self.run_config = run_config
+
+
+class Experiment:
+    """A root that exists, with everything needed to drive it."""
+
+    def __init__(self, root: Root, spec: Spec, settings: Settings, trainable: Any, objects: dict[str, Any]) -> None:
+        self.root = root
+        self.spec = spec
+        self.settings = settings
+        self.trainable = trainable
+        self.objects = objects
+
+    @property
+    def searcher(self) -> BasicVariantGenerator:
+        given = self.settings.tune_config.search_alg
+        return given if given is not None else BasicVariantGenerator()
+
+    def variants(self) -> VariantPlan:
+        """All configurations of this experiment, in order."""
+        spec = self.spec
+        return self.searcher.plan(self.settings.space, spec.num_samples, spec.seed, self.objects)
+
+
+def is_class_trainable(trainable: Any) -> bool:
+    """Is it a ``Trainable`` subclass (else it is a function)?"""
+    return isinstance(trainable, type) and getattr(trainable, "_holdfast_trainable", False) is True
+
+
+def resolve_trainable(trainable: Any) -> Any:
+    """The function or class behind what the user gave, checked as far as it can be without running it."""
+    if trainable is None:
+        raise TuneError("You need to provide a trainable: Tuner(train_function) or Tuner(TrainableSubclass).")
+    if isinstance(trainable, str):
+        trainable = get_trainable(trainable)
+    if is_class_trainable(trainable):
+        return trainable
+    if isinstance(trainable, type):
+        raise InvalidTypeError(
+            f"{trainable.__name__} is a class but not a subclass of tune.Trainable. Derive it from tune.Trainable "
+            "(setup, step, save_checkpoint, load_checkpoint), or pass a function of one argument, config."
+        )
+    if not callable(trainable):
+        raise InvalidTypeError(
+            f"A trainable is a function, a tune.Trainable subclass or a registered name; got {trainable!r}."
+        )
+    from holdfast.trainable.function_runner import check_signature
+
+    check_signature(trainable)
+    return trainable
+
+
+def check_space(param_space: Any) -> dict[str, Any]:
+    """The search space as a dict."""
+    if param_space is None:
+        return {}
+    if not isinstance(param_space, dict) and hasattr(param_space, "to_dict"):
+        param_space = param_space.to_dict()
+    if not isinstance(param_space, dict):
+        raise InvalidInputError(
+            f"`param_space` must be a dict, got {type(param_space).__name__}: {param_space!r}. "
+            'For example {"lr": tune.loguniform(1e-4, 1e-1)}.'
+        )
+    if "run_config" in param_space:
+        raise InvalidInputError(
+            "`run_config` cannot be part of `param_space`: it says where and how the whole experiment runs. "
+            "Pass it as Tuner(..., run_config=RunConfig(...))."
+        )
+    return param_space
+
+
+def check_checkpoint_config(config: CheckpointConfig, is_class: bool, name: str) -> None:
+    """Options that only class trainables have."""
+    if is_class:
+        return
+    for option in ("checkpoint_frequency", "checkpoint_at_end"):
+        value = getattr(config, option)
+        if value:
+            raise InvalidInputError(
+                f"CheckpointConfig.{option}={value!r} does not apply to a function ({name}): holdfast cannot look "
+                "inside it. Save in the function itself with tune.report(metrics, checkpoint=...)."
+            )
+
+
+def space_keys(space: dict[str, Any]) -> list[str]:
+    """The keys that identify a search space across restores."""
+    return sorted(map(str, flatten_dict(space)))
+
+
+def retention_of(config: CheckpointConfig) -> Retention:
+    return Retention(
+        num_to_keep=config.num_to_keep,
+        score_attribute=config.checkpoint_score_attribute,
+        score_order=config.checkpoint_score_order,
+        num_to_keep_overall=config.num_to_keep_overall,
+    )
+
+
+def create_experiment(
+    trainable: Any, param_space: Any, tune_config: TuneConfig, run_config: RunConfig, environment: Environment
+) -> Experiment:
+    """Check everything that can be checked, then write the experiment's root.
+
+    Durability: when this returns, the experiment can be restored from its root after any crash, on any machine.
+    """
+    function = resolve_trainable(trainable)
+    name = trainable_name(trainable)
+    is_class = is_class_trainable(function)
+    space = check_space(param_space)
+    assert run_config.checkpoint_config is not None
+    check_checkpoint_config(run_config.checkpoint_config, is_class, name)
+    _check_algorithms(tune_config)
+    pickled = dump_trainable(function)
+    plain_space, _ = extract_objects(space)
+    seed = tune_config.seed if tune_config.seed is not None else secrets.randbits(63)
+    searcher = tune_config.search_alg or BasicVariantGenerator()
+    plan = searcher.plan(space, tune_config.num_samples, seed)
+    root = _choose_root(run_config, name, environment)
+    spec = Spec(
+        version=__version__,
+        uid=uuid.uuid4().hex,
+        name=root.path.name,
+        trainable=name,
+        is_class=is_class,
+        created_at=time.time(),
+        seed=seed,
+        num_samples=tune_config.num_samples,
+        metric=tune_config.metric,
+        mode=tune_config.mode,
+        space_keys=space_keys(space),
+        total=plan.total,
+        stop=repr(run_config.stop) if isinstance(run_config.stop, dict) else "",
+        max_failures=run_config.failure_config.max_failures if run_config.failure_config else 0,
+        retention=retention_of(run_config.checkpoint_config),
+        max_identifier_len=environment.max_len_identifier,
+        utc_offset_s=time.localtime().tm_gmtoff,
+    )
+    settings = Settings(plain_space, tune_config, run_config)
+    _write(root, spec, settings, pickled, plan.objects)
+    return Experiment(root, spec, settings, function, plan.objects)
+
+
+def _check_algorithms(config: TuneConfig) -> None:
+    from holdfast.schedulers import FIFOScheduler
+
+    if config.search_alg is not None and not isinstance(config.search_alg, BasicVariantGenerator):
+        raise InvalidInputError(
+            f"TuneConfig.search_alg={config.search_alg!r} is not a searcher of holdfast; "
+            "use tune.search.BasicVariantGenerator(...) or leave it out."
+        )
+    if config.scheduler is not None and not isinstance(config.scheduler, FIFOScheduler):
+        raise InvalidInputError(
+            f"TuneConfig.scheduler={config.scheduler!r} is not a scheduler of holdfast; "
+            "use tune.schedulers.FIFOScheduler() or leave it out."
+        )
+
+
+def _write(root: Root, spec: Spec, settings: Settings, pickled: bytes, objects: dict[str, Any]) -> None:
+    try:
+        root.objects.mkdir(parents=True, exist_ok=True)
+        write_atomic(root.trainable_file, pickled)
+        write_atomic(root.values_file, dump_objects(objects))
+        write_pickle(root.settings_file, settings)
+        write_spec(root, spec)  # last: from here on this is an experiment
+    except OSError as error:
+        raise StorageError(
+            error.errno,
+            f"The experiment cannot be written at {root.path}: {error.strerror or error}. "
+            "Choose another directory with RunConfig(storage_path=...). Nothing was started.",
+        ) from error
+
+
+def _choose_root(run_config: RunConfig, name: str, environment: Environment) -> Root:
+    storage = os.fspath(run_config.storage_path or "")
+    if "://" in storage:
+        if not storage.startswith("file://"):
+            raise InvalidInputError(
+                f"storage_path={storage!r}: object stores are not available in this version of holdfast. "
+                "Use a local or NFS directory."
+            )
+        storage = storage.removeprefix("file://")
+    base = Path(storage)
+    if run_config.name is not None:
+        return _named_root(base / run_config.name, run_config.if_exists)
+    stem = name if environment.disable_dated_subdir else f"{name}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    return _free_root(base / stem)
+
+
+def _named_root(path: Path, if_exists: str) -> Root:
+    root = Root(path)
+    if not root.exists() or not root.was_started():
+        return root
+    if if_exists == "new":
+        return _free_root(path)
+    raise ExperimentExistsError(
+        f"An experiment named {path.name!r} exists already at {path}. To continue it: "
+        f'Tuner.restore("{path}"). To start another one: a new RunConfig(name=...), or RunConfig(if_exists="new") to '
+        'number it. RunConfig(if_exists="resume") continues it whenever it exists. Nothing was changed.'
+    )
+
+
+def _free_root(path: Path) -> Root:
+    for number in range(1, MAX_NAME_TRIES):
+        root = Root(path if number == 1 else path.with_name(f"{path.name}_{number}"))
+        if not root.exists():
+            return root
+    raise InvalidInputError(f"There are {MAX_NAME_TRIES} experiments named {path.name!r} in {path.parent} already.")
+
+
+def load_experiment(path: str | os.PathLike[str], trainable: Any = None, param_space: Any = None) -> Experiment:
+    """The experiment at ``path``, with the user's objects as stored or as given again."""
+    root = Root(Path(local_path(path)))
+    spec = read_spec(root)
+    function = _checked_again(spec, trainable) if trainable is not None else _stored_trainable(root, spec)
+    settings = _stored_settings(root)
+    if param_space is not None:
+        plain_space, objects = _respecified(spec, param_space)
+        settings.space = plain_space
+    else:
+        objects = {}
+        if root.values_file.exists():
+            from holdfast.trainable.pickling import load_objects
+
+            objects = load_objects(root.values_file.read_bytes())  # type: ignore[assignment]
+    spec.name = root.path.name
+    return Experiment(root, spec, settings, function, objects)
+
+
+def local_path(path: str | os.PathLike[str]) -> str:
+    """A local path as given, or as a file:// URI."""
+    text = os.fspath(path)
+    if "://" in text and not text.startswith("file://"):
+        raise InvalidInputError(f"{text!r}: object stores are not available in this version of holdfast.")
+    return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
+
+
+def keep_replacements(experiment: Experiment, *, trainable: bool, objects: bool) -> None:
+    """Store what was given again, so that workers and later restores use it."""
+    root = experiment.root
+    if trainable:
+        write_atomic(root.trainable_file, dump_trainable(experiment.trainable))
+    if objects:
+        write_atomic(root.values_file, dump_objects(experiment.objects))
+        write_pickle(root.settings_file, experiment.settings)
+
+
+def _checked_again(spec: Spec, trainable: Any) -> Any:
+    name = trainable_name(trainable)
+    if name != spec.trainable:
+        raise InvalidInputError(
+            "Invalid `trainable` input to `Tuner.restore()`: it must be the one that the experiment was started with. "
+            f"Got a trainable with identifier {name!r} but expected {spec.trainable!r}. Changed code under the same "
+            "name is fine."
+        )
+    return resolve_trainable(trainable)
+
+
+def _stored_trainable(root: Root, spec: Spec) -> Any:
+    try:
+        return load_trainable(root.trainable_file.read_bytes())
+    except Exception as error:
+        raise InvalidInputError(
+            f"The trainable {spec.trainable!r} stored at {root.path} cannot be loaded ({type(error).__name__}: {error}). "
+            "Give it again: Tuner.restore(path, trainable=...)."
+        ) from error
+
+
+def _stored_settings(root: Root) -> Settings:
+    try:
+        settings = read_pickle(root.settings_file)
+    except Exception as error:
+        raise InvalidInputError(
+            f"The settings of {root.path} cannot be loaded ({type(error).__name__}: {error}): they refer to code that "
+            "is not importable here. Make it importable; the experiment's data is untouched and readable with "
+            f"`holdfast status {root.path}`."
+        ) from error
+    assert isinstance(settings, Settings)
+    return settings
+
+
+def _respecified(spec: Spec, param_space: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+    space = check_space(param_space)
+    keys = space_keys(space)
+    if keys != spec.space_keys:
+        raise InvalidInputError(
+            "Invalid `param_space` input to `Tuner.restore()`: its keys must be those of the original space, because "
+            f"only objects in it are refreshed.\nGot: {keys}\nExpected: {spec.space_keys}"
+        )
+    return extract_objects(space)

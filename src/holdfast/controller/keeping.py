@@ -1,0 +1,132 @@
+"""The checkpoint keeper's edge: commands in, jobs for background threads, observations out.
+
+What failed because of storage (full, slow, denied) is tried again here, for as long as it takes; only what succeeded or
+can never succeed becomes an observation. So store trouble is never mistaken for damage (I2).
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable
+from pathlib import Path
+from typing import Protocol
+
+from holdfast.checkpoints import keeper as jobs
+from holdfast.controller.clock import Clock
+from holdfast.core import commands as cmd
+from holdfast.core import observations as ob
+from holdfast.core.state import State
+
+FIRST_RETRY_S = 0.5
+MAX_RETRY_S = 15.0
+DELETE_TRIES = 5  # then the intent stays in the journal and the next driver tries again
+
+
+class Workers(Protocol):
+    """``checkpoints.keeper.CheckpointKeeper`` or its inline twin."""
+
+    def submit(self, job: jobs.Job) -> None: ...
+
+    def drain(self) -> list[jobs.Outcome]: ...
+
+
+class KeeperEdge:
+    """Knows where checkpoints live; remembers what must be tried again and when."""
+
+    def __init__(
+        self,
+        workers: Workers,
+        state: State,
+        clock: Clock,
+        *,
+        trial_dir: Callable[[int], Path],
+        trouble: Callable[[str], None],
+    ) -> None:
+        self._workers = workers
+        self._state = state
+        self._clock = clock
+        self._trial_dir = trial_dir
+        self._trouble = trouble
+        self._jobs: dict[tuple[type, int, int], jobs.Job] = {}
+        self._tries: dict[tuple[type, int, int], int] = {}
+        self._later: list[tuple[float, int, jobs.Job]] = []
+        self._order = 0
+
+    def submit(self, command: cmd.Commit | cmd.Verify | cmd.Delete) -> None:
+        job = self._job(command)
+        if job is not None:
+            self._jobs[type(job), job.n, job.index] = job
+            self._workers.submit(job)
+
+    def _job(self, command: cmd.Commit | cmd.Verify | cmd.Delete) -> jobs.Job | None:
+        trial = self._state.trials[command.n]
+        record = trial.find(command.index)
+        if record is None:
+            return None
+        home = self._trial_dir(command.n)
+        target = str(home / f"checkpoint_{command.index:06d}")
+        match command:
+            case cmd.Commit():
+                return jobs.Commit(command.n, command.index, str(home), record.sealed, trial.id, record.attempt)
+            case cmd.Verify():
+                return jobs.Verify(command.n, command.index, target, record.digest)
+            case cmd.Delete():
+                return jobs.Delete(command.n, command.index, target)
+
+    def drain(self) -> list[ob.Observation]:
+        """How jobs ended; also starts the retries that are due."""
+        self._start_due()
+        found: list[ob.Observation] = []
+        for outcome in self._workers.drain():
+            observation = self._translate(outcome)
+            if observation is not None:
+                found.append(observation)
+        return found
+
+    def _translate(self, outcome: jobs.Outcome) -> ob.Observation | None:
+        n, index = outcome.n, outcome.index
+        match outcome:
+            case jobs.CommitDone():
+                self._settled(jobs.Commit, n, index)
+                return ob.CommitEnded(n, index, outcome.digest, outcome.bytes)
+            case jobs.CommitFailed():
+                if outcome.damaged:
+                    self._settled(jobs.Commit, n, index)
+                    return ob.CommitEnded(n, index, damaged=True, message=outcome.message)
+                self._again(jobs.Commit, n, index, f"a checkpoint cannot be committed: {outcome.message}")
+            case jobs.VerifyDone():
+                self._settled(jobs.Verify, n, index)
+                return ob.VerifyEnded(n, index, ok=True)
+            case jobs.VerifyFailed():
+                if outcome.damaged:
+                    self._settled(jobs.Verify, n, index)
+                    return ob.VerifyEnded(n, index, ok=False, damaged=True, message=outcome.message)
+                self._again(jobs.Verify, n, index, f"a checkpoint cannot be read: {outcome.message}")
+            case jobs.DeleteDone():
+                self._settled(jobs.Delete, n, index)
+                return ob.DeleteEnded(n, index, ok=True)
+            case jobs.DeleteFailed():
+                if self._tries.get((jobs.Delete, n, index), 0) >= DELETE_TRIES:
+                    self._settled(jobs.Delete, n, index)
+                    return ob.DeleteEnded(n, index, ok=False, message=outcome.message)
+                self._again(jobs.Delete, n, index, f"an old checkpoint cannot be deleted: {outcome.message}")
+        return None
+
+    def _settled(self, kind: type, n: int, index: int) -> None:
+        self._jobs.pop((kind, n, index), None)
+        if self._tries.pop((kind, n, index), 0) and not self._tries:
+            self._trouble("")
+
+    def _again(self, kind: type, n: int, index: int, text: str) -> None:
+        key = (kind, n, index)
+        tries = self._tries.get(key, 0)
+        self._tries[key] = tries + 1
+        self._trouble(f"{text}; trying again")
+        delay = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(tries, 10))
+        self._order += 1
+        heapq.heappush(self._later, (self._clock.now() + delay, self._order, self._jobs[key]))
+
+    def _start_due(self) -> None:
+        now = self._clock.now() if self._later else 0.0
+        while self._later and self._later[0][0] <= now:
+            self._workers.submit(heapq.heappop(self._later)[2])

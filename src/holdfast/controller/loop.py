@@ -1,0 +1,201 @@
+"""The loop: observations in, facts journaled, commands out. The only thread that touches the state.
+
+    observations -> decide -> journal.append -> callbacks -> dispatch
+
+Nothing leaves the process before the events that caused it are written (I1); deletions and commits wait until they are
+fsynced (I3). An exception that reaches this loop is a bug in holdfast or in a user's callback, stop rule or searcher;
+it ends the run with the journal intact.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgspec
+
+from holdfast.controller.clock import Clock
+from holdfast.controller.hooks import Hooks
+from holdfast.controller.watches import Watches
+from holdfast.core import commands as cmd
+from holdfast.core import events as ev
+from holdfast.core import observations as ob
+from holdfast.core.decide import decide_all
+from holdfast.core.plan import drained, finished
+from holdfast.core.policies import Policies
+from holdfast.core.state import State
+from holdfast.core.turn import Turn
+from holdfast.engines.base import Engine
+from holdfast.errors import StorageFullError
+from holdfast.trainable.messages import Decision, Run
+
+POLL_S = 0.25  # how long the loop may sleep when nothing happens
+JOURNAL_RETRY_S = 0.5
+
+
+class JournalWriter(Protocol):
+    """What the loop needs of a journal (``journal.log.Journal``)."""
+
+    @property
+    def blocked(self) -> OSError | None: ...
+
+    @property
+    def written_seq(self) -> int: ...
+
+    @property
+    def synced_seq(self) -> int: ...
+
+    def append(self, payloads: Sequence[bytes]) -> int: ...
+
+    def flush(self) -> bool: ...
+
+    def request_sync(self) -> None: ...
+
+
+class Keeper(Protocol):
+    """Carries out Commit, Verify and Delete, and says how they ended. Retries by itself what may still work."""
+
+    def submit(self, command: cmd.Commit | cmd.Verify | cmd.Delete) -> None: ...
+
+    def drain(self) -> list[ob.Observation]: ...
+
+
+class Proposer(Protocol):
+    """The searcher's edge."""
+
+    def ask(self, count: int) -> None: ...
+
+    def drain(self) -> list[ob.Observation]: ...
+
+
+class Edges(msgspec.Struct):
+    """Everything outside: small, replaceable, holding no truth."""
+
+    engine: Engine
+    journal: JournalWriter
+    keeper: Keeper
+    proposer: Proposer
+    clock: Clock
+    run_message: Callable[[int], Run]
+    """Trial number -> what its worker needs to run the attempt that the state says it is in."""
+
+
+class Controller:
+    """Drives one experiment until it is finished or interrupted."""
+
+    def __init__(self, state: State, policies: Policies, edges: Edges, hooks: Hooks, watches: Watches) -> None:
+        self.state = state
+        self.policies = policies
+        self.edges = edges
+        self.hooks = hooks
+        self.watches = watches
+        self._gated: deque[tuple[int, cmd.Commit | cmd.Delete]] = deque()
+        self._inbox: list[ob.Observation] = []
+        self._hurry = False
+
+    def tell(self, *observations: ob.Observation) -> None:
+        """Put observations before those of the edges in the next turn."""
+        self._inbox.extend(observations)
+
+    def done(self) -> bool:
+        """Is there nothing left that this driver should do?"""
+        if self.state.session.draining:
+            return drained(self.state)
+        return finished(self.state)
+
+    def step(self, timeout_s: float = POLL_S) -> None:
+        """Wait for something to happen, at most ``timeout_s``, and deal with all of it."""
+        edges = self.edges
+        if self._inbox or self._hurry:
+            timeout_s = 0.0
+        self._hurry = False
+        arrived = edges.engine.poll(timeout_s)
+        self.hooks.see(arrived)
+        batch: list[ob.Observation] = [*self._inbox, *arrived]
+        self._inbox.clear()
+        batch += edges.keeper.drain()
+        batch += edges.proposer.drain()
+        batch += self.watches.look(self.state, edges.clock.now())
+        self.turn(batch)
+
+    def turn(self, observations: Iterable[ob.Observation]) -> None:
+        """One pass: decide, make durable, tell, act."""
+        hooks = self.hooks
+        hooks.before_turn()
+        turn = Turn(self.state, self.policies, self.edges.clock.now(), hooks.watch)
+        try:
+            decide_all(turn, observations)
+        finally:
+            # Even if a policy raised, what was decided before it did is fact and must reach the journal.
+            self._write(turn.events)
+        hooks.after_turn(turn.events)
+        self._inbox += hooks.take_complaints()
+        self._dispatch(turn.commands)
+        self._open_gate()
+
+    def record(self, *events: ev.AnyEvent) -> None:
+        """Journal facts that no observation led to (the driver's own coming and going)."""
+        turn = Turn(self.state, self.policies, self.edges.clock.now(), self.hooks.watch)
+        for event in events:
+            turn.add(event)
+        self._write(turn.events)
+
+    def _write(self, events: list[ev.AnyEvent]) -> None:
+        if not events:
+            return
+        encode = ev.encode
+        journal = self.edges.journal
+        journal.append([encode(event) for event in events])
+        if journal.blocked is not None:
+            self._wait_for_space()
+
+    def _wait_for_space(self) -> None:
+        """The journal cannot be written: nothing may be answered or started until it can (I1)."""
+        journal, clock = self.edges.journal, self.edges.clock
+        self.hooks.trouble(f"the journal cannot be written ({journal.blocked}); waiting for space")
+        while not journal.flush():
+            if self.watches.give_up(clock.now()):
+                raise StorageFullError(
+                    f"the journal cannot be written ({journal.blocked}) and this driver was told to end. What was not "
+                    "acknowledged to a trial is not recorded; everything else is safe. Free some space, then restore."
+                )
+            clock.sleep(JOURNAL_RETRY_S)
+        self.hooks.trouble("")
+
+    def _dispatch(self, commands: list[cmd.Command]) -> None:
+        for command in commands:
+            if isinstance(command, cmd.GATED):
+                self._gated.append((self.edges.journal.written_seq, command))
+            else:
+                self._carry_out(command)
+
+    def _open_gate(self) -> None:
+        gated, journal = self._gated, self.edges.journal
+        if not gated:
+            return
+        synced = journal.synced_seq
+        while gated and gated[0][0] <= synced:
+            self.edges.keeper.submit(gated.popleft()[1])
+        if gated:
+            journal.request_sync()
+
+    def _carry_out(self, command: cmd.Command) -> None:
+        engine = self.edges.engine
+        match command:
+            case cmd.Reply(n, attempt, ordinal, go, save):
+                save = self.hooks.wants_save(n) or save
+                self.watches.heard(n, self.edges.clock.now())
+                engine.reply(n, attempt, Decision(ordinal, go, save))
+            case cmd.Launch(n, _):
+                self.watches.heard(n, self.edges.clock.now())
+                engine.launch(self.edges.run_message(n))
+            case cmd.Halt(n, attempt, grace_s):
+                engine.halt(n, attempt, grace_s)
+            case cmd.SaveSoon(n, attempt):
+                engine.save_soon(n, attempt)
+            case cmd.Verify():
+                self.edges.keeper.submit(command)
+            case cmd.Propose(count):
+                self.edges.proposer.ask(count)
+                self._hurry = True

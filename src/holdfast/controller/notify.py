@@ -1,0 +1,265 @@
+"""Tells the outside what became fact: callbacks, result files, error files, the display.
+
+Everything here is a projection of the journal: losing it loses nothing, and opening the experiment repairs it.
+"""
+
+from __future__ import annotations
+
+import logging
+import traceback
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from holdfast.callbacks.callback import Callback, CallbackList
+from holdfast.callbacks.file_writer import FileWriter
+from holdfast.callbacks.loggers import ErrorFiles, FileLogger
+from holdfast.callbacks.progress import Display, ExperimentFacts, Outcome, RunSummary
+from holdfast.callbacks.rows import ResultBuilder
+from holdfast.callbacks.trial_view import ExperimentInfo, TrialList, TrialView
+from holdfast.checkpoints.checkpoint import Checkpoint
+from holdfast.checkpoints.names import checkpoint_name
+from holdfast.controller.clock import Clock
+from holdfast.controller.history import History
+from holdfast.controller.loop import JournalWriter
+from holdfast.controller.spec import Root, read_pickle, write_pickle
+from holdfast.controller.stop_rule import UserStopRule
+from holdfast.core import events as ev
+from holdfast.core import observations as ob
+from holdfast.core.state import State
+
+logger = logging.getLogger("holdfast")
+
+FLUSH_S = 60.0
+
+
+class Notifier:
+    """Calls callbacks and feeds the display, after each batch of events was journaled."""
+
+    def __init__(
+        self,
+        state: State,
+        info: ExperimentInfo,
+        clock: Clock,
+        journal: JournalWriter,
+        *,
+        root: Root,
+        results: ResultBuilder,
+        history: History,
+        stop: UserStopRule,
+        callbacks: Sequence[Callback],
+        display: Display,
+        facts: ExperimentFacts,
+    ) -> None:
+        self._state = state
+        self._info = info
+        self._clock = clock
+        self._journal = journal
+        self._root = root
+        self._results = results
+        self._history = history
+        self._stop = stop
+        self._writer = FileWriter()
+        self._callbacks = CallbackList(callbacks, self._writer)
+        self._loggers = [callback for callback in callbacks if isinstance(callback, FileLogger)]
+        self._error_files = ErrorFiles(self._writer)
+        self._display = display
+        self._facts = facts
+        self._trials = TrialList(state, info, results)
+        self._needs_results = self._callbacks.wants("on_trial_result")
+        self._steps = self._callbacks.wants("on_step_begin") or self._callbacks.wants("on_step_end")
+        self._pending: list[dict[str, Any]] = []  # results of reports that are not yet told
+        self._save: set[int] = set()
+        self._iteration = 0
+        self._trouble = ""
+        self._lag_since: float | None = None
+        self.exceptions: dict[int, bytes] = {}
+        self.first_exception = b""
+        self.complaints: list[ob.Observation] = []
+
+    # --- what the loop calls
+
+    def before_turn(self) -> None:
+        if self._steps:
+            self._callbacks.call("on_step_begin", iteration=self._iteration, trials=self._trials)
+
+    def watch(self, event: ev.AnyEvent) -> None:
+        """Keep what only this moment knows: the full result of a report, before later events of the batch."""
+        kind = type(event)
+        if kind is ev.Reported:
+            if self._needs_results:
+                self._pending.append(self._results.last(self._state, self._state.trials[event.n]))  # type: ignore[union-attr]
+        elif kind is ev.CheckpointStaged:
+            if self._pending and self._pending[-1]["trial_id"] == self._state.trials[event.n].id:  # type: ignore[union-attr]
+                self._results.add_checkpoint(self._pending[-1], event.index)  # type: ignore[union-attr]
+        elif kind is ev.TrialStarted:
+            self._stop.rewind(self._state.trials[event.n])  # type: ignore[union-attr]
+
+    def see(self, observations: Iterable[ob.Observation]) -> None:
+        """Keep pickled exceptions: they are for error files and ``fail_fast="raise"``, never for the journal."""
+        for observation in observations:
+            if type(observation) is ob.Raised and observation.pickled:
+                self.exceptions[observation.n] = observation.pickled
+                self.first_exception = self.first_exception or observation.pickled
+
+    def after_turn(self, events: list[ev.AnyEvent]) -> None:
+        results = iter(self._pending)
+        self._pending = []
+        feed = self._display.feed
+        for event in events:
+            feed(event)
+            tell = _TELL.get(type(event))
+            if tell is not None:
+                tell(self, event, results)
+        if self._steps:
+            self._callbacks.call("on_step_end", iteration=self._iteration, trials=self._trials)
+        self._iteration += 1
+        now = self._clock.now()
+        self._display.update(self._state, self._facts, now, self._lag(now))
+
+    def take_complaints(self) -> list[ob.Observation]:
+        complaints, self.complaints = self.complaints, []
+        return complaints
+
+    def wants_save(self, n: int) -> bool:
+        if n in self._save:
+            self._save.discard(n)
+            return True
+        return False
+
+    def trouble(self, text: str) -> None:
+        if text and text != self._trouble:
+            self._display.note(text)
+            logger.debug("%s", text)
+        self._trouble = text
+
+    def _lag(self, now: float) -> float:
+        """Seconds since the oldest record that would not survive a power cut was written."""
+        if self._journal.synced_seq >= self._journal.written_seq:
+            self._lag_since = None
+            return 0.0
+        if self._lag_since is None:
+            self._lag_since = now
+        return now - self._lag_since
+
+    # --- events
+
+    def _reported(self, event: ev.Reported, results: Any) -> None:
+        if not self._needs_results:
+            return
+        result = next(results)
+        before = result.get("should_checkpoint")
+        trial = self._trials[event.n]
+        self._callbacks.on_trial_result(iteration=self._iteration, trials=self._trials, trial=trial, result=result)
+        if result.get("should_checkpoint") and not before:
+            self._save.add(event.n)
+
+    def _tell(self, hook: str, trial: TrialView, **more: Any) -> None:
+        if self._callbacks.wants(hook):
+            self._callbacks.call(hook, iteration=self._iteration, trials=self._trials, trial=trial, **more)
+
+    def _started(self, event: ev.TrialStarted, _: Any) -> None:
+        trial = self._trials[event.n]
+        if event.attempt > 1:
+            for file_logger in self._loggers:
+                file_logger.sync_rows(trial, event.rows, lambda: self._history.rows(event.n)[: event.rows])
+        self._tell("on_trial_start", trial)
+        if event.source is not None:
+            self._tell("on_trial_restore", trial)
+
+    def _committed(self, event: ev.CheckpointCommitted, _: Any) -> None:
+        trial = self._trials[event.n]
+        if self._callbacks.wants("on_checkpoint"):
+            checkpoint = Checkpoint(f"{trial.path}/{checkpoint_name(event.index)}")
+            self._tell("on_checkpoint", trial, checkpoint=checkpoint)
+        self._tell("on_trial_save", trial)
+
+    def _failed(self, event: ev.AttemptFailed, _: Any) -> None:
+        trial = self._trials[event.n]
+        self._error_files.failed(trial, event.at, event.error, self.exceptions.pop(event.n, b""))
+        self._tell("on_trial_recover", trial)
+
+    def _errored(self, event: ev.TrialErrored, _: Any) -> None:
+        trial = self._trials[event.n]
+        self._error_files.failed(trial, event.at, event.error, self.exceptions.pop(event.n, b""))
+        self._tell("on_trial_error", trial)
+
+    def _terminated(self, event: ev.TrialTerminated, _: Any) -> None:
+        try:
+            self._tell("on_trial_complete", self._trials[event.n])
+        except Exception as error:
+            facts = ev.ErrorFacts(type(error).__name__, str(error), "", "".join(traceback.format_exception(error)))
+            self.complaints.append(ob.CallbackRaised(event.n, facts))
+
+    def _rejected(self, event: ev.CheckpointRejected, _: Any) -> None:
+        trial = self._trials[event.n]
+        self._display.note(
+            f"{trial}: {checkpoint_name(event.index)} cannot be used ({event.reason}); going back to the one before it"
+        )
+
+    def _noted(self, event: ev.Noted, _: Any) -> None:
+        self._display.note(event.text if event.n < 0 else f"{self._trials[event.n]}: {event.text}")
+
+    # --- coming and going
+
+    def start(self) -> None:
+        """Before the first turn: callbacks get their memory back, files the rows that a crash kept from them."""
+        if self._root.callback_states_file.exists():
+            self._restore_states()
+        total = self._info.total_samples
+        if self._callbacks.wants("setup"):
+            self._callbacks.call("setup", stop=self._info.stop, num_samples=total, total_num_samples=total)
+        for n in sorted(self._state.touched):
+            self._repair_files(n)
+        self._display.start(self._facts)
+
+    def _repair_files(self, n: int) -> None:
+        trial = self._trials[n]
+        if trial.is_finished() and trial.record.rows:
+            for file_logger in self._loggers:
+                file_logger.sync_rows(trial, trial.record.rows, lambda: self._history.rows(n))
+        if trial.num_failures:
+            self._error_files.sync(trial, lambda: self._history.failures(n))
+
+    def _restore_states(self) -> None:
+        try:
+            self._callbacks.set_state(read_pickle(self._root.callback_states_file))
+        except Exception as error:
+            logger.warning("the callbacks' stored states cannot be used (%s: %s)", type(error).__name__, error)
+
+    def keep_states(self) -> None:
+        """Store what stateful callbacks remember; with snapshots and at the end."""
+        states = self._callbacks.get_state()
+        if states:
+            write_pickle(self._root.callback_states_file, states)
+
+    def finish(self, interrupted: str) -> None:
+        """After the last fact."""
+        if self._callbacks.wants("on_experiment_end"):
+            self._callbacks.call("on_experiment_end", trials=self._trials)
+        self.keep_states()
+        if not self._writer.flush(FLUSH_S):
+            self._display.note(
+                f"result files could not be written ({self._writer.trouble}); the journal has every row, "
+                "and the next restore writes them"
+            )
+        outcome = Outcome.INTERRUPTED if interrupted else Outcome.FINISHED
+        self._display.end(
+            self._state, self._facts, RunSummary(at=self._clock.now(), outcome=outcome, reason=interrupted)
+        )
+
+    def close(self) -> None:
+        """Whatever happened: give the terminal back and stop the writing."""
+        self._display.close()
+        self._writer.close()
+
+
+_TELL: dict[type, Any] = {
+    ev.Reported: Notifier._reported,
+    ev.TrialStarted: Notifier._started,
+    ev.CheckpointCommitted: Notifier._committed,
+    ev.AttemptFailed: Notifier._failed,
+    ev.TrialErrored: Notifier._errored,
+    ev.TrialTerminated: Notifier._terminated,
+    ev.CheckpointRejected: Notifier._rejected,
+    ev.Noted: Notifier._noted,
+}

@@ -1,0 +1,168 @@
+"""Opening an experiment: fold the journal, from a snapshot if there is a good one. Reads only.
+
+Starting, resuming after a crash, resuming elsewhere and looking at a dead experiment all go through here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core import events as ev
+from holdfast.core.retention import Retention
+from holdfast.core.state import State, Status, Stored, Trial, WorkerFacts, units
+from holdfast.core.transitions import apply
+from holdfast.journal.reader import JournalContents, read_journal
+from holdfast.journal.snapshot import SnapshotStore
+
+
+class SnapshotRecord(msgspec.Struct, array_like=True):
+    """The state without its settled trials, which stand in the archive; only ever extended at the end."""
+
+    live: list[Trial]
+    pending: list[int]
+    paused: list[int]
+    overall: list[tuple[float, int, int]]
+    workers: dict[int, WorkerFacts]
+    search_ended: str
+    stopping: str
+    mark: list[int] | None
+    total_failures: int
+    reports: int
+    any_checkpoint: bool
+    epoch: int
+    epoch_at: float
+    last_at: float
+    lived_s: float
+    stopped: str
+    policies: dict[str, bytes] = {}
+
+
+_trial_decoder = msgspec.msgpack.Decoder(Trial)
+_trial_encoder = msgspec.msgpack.Encoder()
+_snapshot_decoder = msgspec.msgpack.Decoder(SnapshotRecord)
+
+
+class Opened(msgspec.Struct):
+    """A folded journal: the state, where the journal ends, and what is worth knowing about how it was read."""
+
+    state: State
+    contents: JournalContents
+    snapshot_seq: int = -1
+
+
+def open_state(
+    root: Path,
+    retention: Retention,
+    *,
+    store: SnapshotStore | None = None,
+    watch: Callable[[State, ev.AnyEvent], None] | None = None,
+    accept: Callable[[dict[str, bytes]], bool] = lambda _: True,
+    prepare: Callable[[dict[str, bytes]], None] = lambda _: None,
+) -> Opened:
+    """Fold everything that happened so far into a ``State``.
+
+    Args:
+        root: The experiment's root.
+        retention: The user's rule; the ranking of checkpoints is part of the state.
+        store: Where snapshots are looked for; a driver passes the one that it will go on writing to.
+        watch: Sees the state right after each event that was read.
+        accept: May refuse a snapshot for what policies stored in it; then the whole history is read.
+        prepare: Is given what policies stored in the accepted snapshot, before later events are read.
+    """
+    state, position, seq = State(), None, -1
+    snapshot = (store or SnapshotStore(root)).load()
+    if snapshot is not None:
+        record = _snapshot_decoder.decode(snapshot.payload)
+        if accept(record.policies):
+            prepare(record.policies)
+            state = state_from(record, [_trial_decoder.decode(raw) for raw in snapshot.archived])
+            position, seq = snapshot.position, snapshot.seq
+    contents = read_journal(root, after=position)
+    decode, fold = ev.decode, apply
+    for _, payload in contents:
+        event = decode(payload)
+        fold(state, event, retention)
+        if watch is not None:
+            watch(state, event)
+    return Opened(state, contents, seq)
+
+
+def archive_record(trial: Trial) -> bytes:
+    """A settled trial as it stands in the archive."""
+    return _trial_encoder.encode(trial)
+
+
+def is_settled(trial: Trial) -> bool:
+    """Nothing more is expected to happen to this trial."""
+    return (
+        trial.final
+        and not trial.staging
+        and all(record.stored in (Stored.COMMITTED, Stored.BAD) for record in trial.checkpoints)
+    )
+
+
+def snapshot_payload(state: State, live: list[Trial], policies: dict[str, bytes]) -> bytes:
+    """The state as a snapshot; ``live`` are the trials that the archive does not hold up to date."""
+    parked = sorted(state.session.parked)
+    record = SnapshotRecord(
+        live=live,
+        pending=[*parked, *state.pending],
+        paused=list(state.paused),
+        overall=state.overall,
+        workers=state.workers,
+        search_ended=state.search_ended,
+        stopping=state.stopping,
+        mark=state.mark,
+        total_failures=state.total_failures,
+        reports=state.reports,
+        any_checkpoint=state.any_checkpoint,
+        epoch=state.epoch,
+        epoch_at=state.epoch_at,
+        last_at=state.last_at,
+        lived_s=state.lived_s,
+        stopped=state.stopped,
+        policies=policies,
+    )
+    return msgspec.msgpack.encode(record)
+
+
+def state_from(record: SnapshotRecord, archived: list[Trial]) -> State:
+    """The state that ``snapshot_payload`` was made of. Later records of a trial replace earlier ones."""
+    state = State()
+    trials: dict[int, Trial] = {trial.n: trial for trial in archived}
+    trials.update((trial.n, trial) for trial in record.live)
+    state.trials = [trials[n] for n in range(len(trials))]
+    for trial in state.trials:
+        _index(state, trial)
+    state.pending.extend(record.pending)
+    state.paused = dict.fromkeys(record.paused)
+    state.overall = record.overall
+    state.workers = record.workers
+    state.search_ended, state.stopping, state.mark = record.search_ended, record.stopping, record.mark
+    state.total_failures, state.reports = record.total_failures, record.reports
+    state.any_checkpoint = record.any_checkpoint
+    state.epoch, state.epoch_at, state.last_at = record.epoch, record.epoch_at, record.last_at
+    state.lived_s, state.stopped = record.lived_s, record.stopped
+    return state
+
+
+def _index(state: State, trial: Trial) -> None:
+    state.by_id[trial.id] = trial.n
+    state.counts[trial.status] += 1
+    if trial.request != state.trials[0].request:
+        state.uniform = False
+    if trial.status == Status.RUNNING:
+        state.running[trial.n] = None
+        for name, amount in units(trial.request).items():
+            state.session.used[name] = state.session.used.get(name, 0) + amount
+    for record in trial.checkpoints:
+        if record.stored == Stored.STAGED:
+            state.staged[trial.n, record.index] = None
+        elif record.stored == Stored.DROPPED:
+            state.dropping[trial.n, record.index] = None
+    if not trial.final and trial.source is not None and trial.source[0] != trial.n:
+        if not any(r.attempt == trial.attempt and r.stored != Stored.STAGED for r in trial.checkpoints):
+            state.holds[trial.source] = state.holds.get(trial.source, 0) + 1

@@ -1,0 +1,75 @@
+"""The searcher's edge for variant generators: turns the next variant into a proposal with a name and resources.
+
+Runs in the loop's thread, because the next variant is a matter of microseconds. A slow searcher gets an edge of its
+own with the same two methods.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+from holdfast.core import observations as ob
+from holdfast.core.state import State
+from holdfast.search.base import Proposal
+from holdfast.space.naming import experiment_tag, trial_id
+
+
+class Plan(Protocol):
+    """Where configurations come from: the one after a mark (``space.variants.VariantPlan``)."""
+
+    def next(self, after: Any) -> Proposal | None: ...
+
+
+class VariantProposer:
+    """Proposes the plan's variants in order, continuing after the last one that became a trial."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        state: State,
+        *,
+        prefix: str,
+        request_of: Callable[[dict[str, Any]], dict[str, float] | None],
+        keep_value: Callable[[Proposal], dict[str, Any]],
+        names: Callable[[int, str, str, dict[str, Any]], tuple[str, str]],
+    ) -> None:
+        self._plan = plan
+        self._mark = state.mark
+        self._count = len(state.trials)
+        self._prefix = prefix
+        self._request_of = request_of
+        self._keep_value = keep_value
+        self._names = names
+        self._ready: list[ob.Observation] = []
+
+    def ask(self, count: int) -> None:
+        """Prepare up to ``count`` proposals."""
+        for _ in range(count):
+            proposal = self._plan.next(self._mark)
+            if proposal is None:
+                self._ready.append(ob.Exhausted("all variants were created"))
+                return
+            self._ready.append(self._describe(proposal))
+            self._mark = proposal.mark
+            self._count += 1
+
+    def _describe(self, proposal: Proposal) -> ob.Proposed:
+        n = self._count
+        config = self._keep_value(proposal)
+        identity, tag = trial_id(self._prefix, n), experiment_tag(n, proposal.evaluated)
+        name, dirname = self._names(n, identity, tag, config)
+        return ob.Proposed(
+            identity,
+            config,
+            tag,
+            tuple(proposal.evaluated),
+            proposal.mark,
+            self._request_of(config),
+            name,
+            dirname,
+        )
+
+    def drain(self) -> list[ob.Observation]:
+        ready, self._ready = self._ready, []
+        return ready

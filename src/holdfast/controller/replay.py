@@ -1,0 +1,46 @@
+"""Replaying what a policy was told, so that it remembers after a restart what it knew before (I5)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.controller.opening import Opened, open_state
+from holdfast.controller.spec import Root
+from holdfast.controller.stop_rule import UserStopRule
+from holdfast.core import events as ev
+from holdfast.core.retention import Retention
+from holdfast.core.state import State, Trial
+from holdfast.journal.snapshot import SnapshotStore
+
+
+def open_with_memory(
+    root: Root,
+    retention: Retention,
+    store: SnapshotStore,
+    stop: UserStopRule,
+    result_of: Callable[[State, Trial], dict[str, Any]],
+) -> Opened:
+    """Fold the journal and bring the stop rule's memory to where it was.
+
+    From the snapshot if it holds the rule's memory; otherwise the rule is told every result of the experiment again, in
+    the order in which it first heard them.
+    """
+
+    def tell(state: State, event: ev.AnyEvent) -> None:
+        if isinstance(event, ev.TrialStarted):
+            stop.rewind(state.trials[event.n])
+        elif isinstance(event, ev.Reported) and event.why != "done" and not state.stopping:
+            trial = state.trials[event.n]
+            stop.why_stop(trial, lambda: result_of(state, trial))
+
+    if not stop.has_memory:
+        return open_state(root.path, retention, store=store)
+    return open_state(
+        root.path,
+        retention,
+        store=store,
+        watch=tell,
+        accept=lambda policies: "stop" in policies,
+        prepare=lambda policies: stop.set_state(policies["stop"]),
+    )

@@ -1,0 +1,68 @@
+"""Signals: SIGINT, SIGTERM and SIGHUP ask for an orderly end; a second SIGINT is immediate.
+
+Handlers only set flags and wake the loop: saving inside a handler is how checkpoints get torn. They are installed for
+the time of ``fit()``, in the main thread only; elsewhere signals are left alone.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any
+
+EXIT_AFTER = {signal.SIGTERM: 143, signal.SIGHUP: 129}
+"""These end the process after the orderly stop; after SIGINT ``fit()`` returns."""
+
+
+class SignalWatch:
+    """Which signal asked the driver to end, if any."""
+
+    def __init__(self) -> None:
+        self.received: signal.Signals | None = None
+
+    @property
+    def exit_code(self) -> int | None:
+        """How the process must end because of the signal, or None if the script goes on."""
+        return None if self.received is None else EXIT_AFTER.get(self.received)
+
+
+@contextmanager
+def watch_signals(on_end: Callable[[str], None], *, sigint: bool = True) -> Iterator[SignalWatch]:
+    """Turn the first signal into ``on_end(name)``; restore the former handlers afterwards.
+
+    Args:
+        on_end: Called inside the handler: must only set flags and wake the loop.
+        sigint: False leaves Ctrl+C alone (TUNE_DISABLE_SIGINT_HANDLER).
+    """
+    watch = SignalWatch()
+    if threading.current_thread() is not threading.main_thread():
+        yield watch
+        return
+    owner = os.getpid()
+    former: dict[signal.Signals, Any] = {}
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        if os.getpid() != owner:  # a fork of the driver that kept our handlers: behave as if they were not there
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+            return
+        if watch.received is not None:
+            if number == signal.SIGINT:
+                raise KeyboardInterrupt
+            return
+        watch.received = signal.Signals(number)
+        on_end(watch.received.name)
+
+    wanted = [signal.SIGTERM, signal.SIGHUP, *([signal.SIGINT] if sigint else [])]
+    for number in wanted:
+        if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
+            former[number] = signal.signal(number, handle)
+    try:
+        yield watch
+    finally:
+        for number, handler in former.items():
+            signal.signal(number, handler if handler is not None else signal.SIG_DFL)

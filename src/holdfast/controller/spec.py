@@ -1,0 +1,138 @@
+"""What an experiment is, written once when it is created: plain facts, and user objects in pickles beside them.
+
+<root>/.holdfast/spec.json              facts; enough to read results without the user's code (I11)
+<root>/.holdfast/objects/trainable.pkl  each pickle in its own file, loaded only by those who need it
+<root>/.holdfast/objects/values.pkl     config values that are not plain data, by their path in the space
+<root>/.holdfast/objects/settings.pkl   param_space, TuneConfig, RunConfig
+<root>/.holdfast/objects/value-*.pkl    values that a ``sample_from`` function made
+"""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import xxhash
+
+from holdfast.core.retention import Retention
+from holdfast.errors import DamageError, ExperimentNotFoundError, NewerFormatError, StorageError
+from holdfast.storage.local import write_atomic
+
+FORMAT = 1
+PRIVATE = ".holdfast"
+
+
+class Spec(msgspec.Struct, kw_only=True):
+    """Plain facts about an experiment; fields are only ever added, with a default."""
+
+    format: int = FORMAT
+    version: str = ""
+    uid: str
+    name: str
+    trainable: str
+    is_class: bool
+    created_at: float
+    seed: int
+    num_samples: int
+    metric: str | None = None
+    mode: str | None = None
+    space_keys: list[str] = []
+    total: int | None = None
+    stop: str = ""
+    max_failures: int = 0
+    retention: Retention = Retention()
+    max_identifier_len: int = 130
+    utc_offset_s: int = 0
+
+
+class Root:
+    """Paths below an experiment's root."""
+
+    def __init__(self, path: str | Path) -> None:
+        self.path = Path(path)
+        self.private = self.path / PRIVATE
+        self.spec_file = self.private / "spec.json"
+        self.objects = self.private / "objects"
+        self.trainable_file = self.objects / "trainable.pkl"
+        self.values_file = self.objects / "values.pkl"
+        self.settings_file = self.objects / "settings.pkl"
+        self.callback_states_file = self.objects / "callback-states.pkl"
+        self.logs = self.private / "logs"
+
+    def exists(self) -> bool:
+        """Is there an experiment exactly here?"""
+        return self.spec_file.is_file()
+
+    def was_started(self) -> bool:
+        """Has a driver ever claimed it?"""
+        epochs = self.private / "epochs"
+        return epochs.is_dir() and any(epochs.iterdir())
+
+
+def read_spec(root: Root) -> Spec:
+    """The experiment's facts, or an error that says why this is not an experiment that can be opened."""
+    try:
+        data = root.spec_file.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):
+        raise ExperimentNotFoundError(_not_an_experiment(root)) from None
+    except OSError as error:
+        raise StorageError(error.errno, f"{root.spec_file} cannot be read: {error.strerror}") from error
+    try:
+        raw = msgspec.json.decode(data)
+        found = raw["format"]
+        if found > FORMAT:
+            raise NewerFormatError(
+                f"{root.path} was written by a newer holdfast (format {found}, version {raw.get('version')}); this one "
+                f"reads formats up to {FORMAT}. Nothing was changed. Upgrade: pip install -U holdfast"
+            )
+        return msgspec.convert(raw, Spec)
+    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
+        raise DamageError(
+            f"{root.spec_file} is damaged ({error}). Nothing was overwritten; the journal beside it is untouched. "
+            "Put the file back from a copy of the experiment; it never changes after creation."
+        ) from error
+
+
+def _not_an_experiment(root: Root) -> str:
+    path = root.path
+    if not path.exists():
+        return f"There is no experiment at {path}: the path does not exist."
+    nearby = sorted(str(p.parent.parent) for p in path.glob(f"*/{PRIVATE}/spec.json"))[:3]
+    hint = f" Did you mean {' or '.join(nearby)}?" if nearby else ""
+    if not nearby and (path.parent / PRIVATE / "spec.json").exists():
+        hint = f" Did you mean {path.parent}?"
+    return f"{path} is not a holdfast experiment: no experiment state file ({PRIVATE}/spec.json) in it.{hint}"
+
+
+def write_spec(root: Root, spec: Spec) -> None:
+    """Make the directory an experiment; the last step of creating one."""
+    root.private.mkdir(parents=True, exist_ok=True)
+    write_atomic(root.spec_file, msgspec.json.format(msgspec.json.encode(spec)) + b"\n")
+
+
+def write_pickle(path: Path, value: Any) -> None:
+    """One user object in a file of its own."""
+    import cloudpickle
+
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(path, cloudpickle.dumps(value))
+
+
+def read_pickle(path: Path) -> Any:
+    """Executes whatever the pickle holds: call only where the user's objects are really needed."""
+    with open(path, "rb") as file:
+        return pickle.load(file)
+
+
+def store_value(root: Root, value: Any) -> str:
+    """Keep a value that a user function made; returns the key under which configs refer to it."""
+    import cloudpickle
+
+    data = cloudpickle.dumps(value)
+    key = f"value-{xxhash.xxh3_128_hexdigest(data)}"
+    target = root.objects / f"{key}.pkl"
+    if not target.exists():
+        write_atomic(target, data)
+    return key

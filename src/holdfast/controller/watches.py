@@ -1,0 +1,76 @@
+"""What only time tells: stalled trials, spent budgets, a person who wants the driver to end, and how patient to be.
+
+Turns the passing of time and requests from outside into observations. Holds nothing that a resumed experiment needs.
+"""
+
+from __future__ import annotations
+
+from holdfast.core import observations as ob
+from holdfast.core.policies import StopRule
+from holdfast.core.state import State
+
+LOOK_EVERY_S = 0.2
+
+
+class Watches:
+    """Looked at once per turn; cheap unless something is due."""
+
+    def __init__(self, stop: StopRule, *, stall_timeout_s: float | None = None, grace_s: float = 30.0) -> None:
+        self._stop = stop
+        self._stall_timeout_s = stall_timeout_s
+        self._grace_s = grace_s
+        self._heard: dict[int, float] = {}
+        self._next_look = 0.0
+        self._stop_told = False
+        self._end_reason = ""
+        self._end_told = False
+        self._deadline: float | None = None
+
+    def heard(self, n: int, at: float) -> None:
+        """The trial gave a sign of life, or was just started."""
+        if self._stall_timeout_s is not None:
+            self._heard[n] = at
+
+    def end(self, reason: str) -> None:
+        """Someone wants this driver to end. Safe to call from a signal handler."""
+        if not self._end_reason:
+            self._end_reason = reason
+
+    def give_up(self, at: float) -> bool:
+        """Has the driver been told to end, and is its grace over?"""
+        return bool(self._end_reason) and self._grace_is_over(at)
+
+    def look(self, state: State, at: float) -> list[ob.Observation]:
+        """What time has brought since the last look."""
+        found: list[ob.Observation] = []
+        if self._end_reason and not self._end_told:
+            self._end_told = True
+            found.append(ob.Interrupted(self._end_reason))
+        if not self._stop_told and not state.stopping:
+            why = self._stop.why_stop_all(state.lived(at))
+            if why:
+                self._stop_told = True
+                found.append(ob.StopAll(why))
+        if at >= self._next_look:
+            self._next_look = at + LOOK_EVERY_S
+            found += self._stalled(state, at)
+            if state.session.draining and self._grace_is_over(at):
+                found.append(ob.GraceOver())
+        return found
+
+    def _grace_is_over(self, at: float) -> bool:
+        """Grace for last checkpoints, counted from the first look at which the driver was ending."""
+        if self._deadline is None:
+            self._deadline = at + self._grace_s
+        return at >= self._deadline
+
+    def _stalled(self, state: State, at: float) -> list[ob.Observation]:
+        limit = self._stall_timeout_s
+        if limit is None or state.session.draining:
+            return []
+        found: list[ob.Observation] = []
+        for n in state.running:
+            silent = at - self._heard.get(n, at)
+            if silent > limit:
+                found.append(ob.StalledAttempt(n, state.trials[n].attempt, silent))
+        return found

@@ -1,0 +1,442 @@
+"""Decisions: an observation comes in, events and commands go out. Pure: no clock, no disk, no randomness.
+
+Each handler applies its events at once (through ``Turn.add``), so that the next observation of the same batch meets
+the new state. The caller journals ``Turn.events`` and only then carries out ``Turn.commands``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from holdfast.core import commands as cmd
+from holdfast.core import events as ev
+from holdfast.core import observations as ob
+from holdfast.core.plan import schedule
+from holdfast.core.policies import Verdict
+from holdfast.core.retention import lookup
+from holdfast.core.state import State, Status, Stored, Trial, units
+from holdfast.core.turn import Turn
+from holdfast.errors import MetricMissingError
+
+MAX_BACKOFF_S = 60.0  # between attempts that are cut short without progress
+LOADS_BEFORE_FALL_BACK = 2
+
+
+def decide(turn: Turn, observation: ob.Observation) -> None:
+    """Turn one observation into facts and what follows from them."""
+    _HANDLERS[type(observation)](turn, observation)
+
+
+def _current(turn: Turn, o: Any) -> Trial | None:
+    """The trial, if this attempt is its running one; a stale attempt is told to end (fencing)."""
+    trial = turn.state.trial(o.n)
+    if trial is not None and trial.status == Status.RUNNING and trial.attempt == o.attempt:
+        return trial
+    return None
+
+
+# --- what a worker says
+
+
+def _report(turn: Turn, o: ob.Report) -> None:
+    trial = _current(turn, o)
+    if trial is None:
+        turn.commands.append(cmd.Halt(o.n, o.attempt))
+        return
+    if o.ordinal <= trial.ordinal:
+        _repeat_answer(turn, trial, o)
+        return
+    verdict, why = _judge(turn, trial, o)
+    turn.add(ev.Reported(turn.at, o.n, o.attempt, o.worker, o.dt, o.metrics, verdict, why))
+    if o.sealed is not None:
+        _stage(turn, trial, o.sealed)
+    _answer(turn, trial, o.ordinal)
+
+
+def _repeat_answer(turn: Turn, trial: Trial, o: ob.Report) -> None:
+    """The same report again: it counts once, but whoever sent it waits for an answer."""
+    if o.ordinal == trial.ordinal:
+        _answer(turn, trial, o.ordinal)
+
+
+def _judge(turn: Turn, trial: Trial, o: ob.Report) -> tuple[str, str]:
+    _require_metrics(turn, trial, o.metrics)
+    if o.metrics.get("done") is True:
+        return Verdict.STOP, "done"
+    policies, state = turn.policies, turn.state
+    made: list[dict[str, Any]] = []
+
+    def result() -> dict[str, Any]:
+        if not made:
+            made.append(policies.result(state, trial, o.metrics, o.dt, turn.at))
+        return made[0]
+
+    why = state.stopping or policies.stop.why_stop(trial, result)
+    if why:
+        return Verdict.STOP, why
+    return policies.scheduler.judge(state, trial, o.metrics)
+
+
+def _require_metrics(turn: Turn, trial: Trial, metrics: Mapping[str, Any]) -> None:
+    for name, who in turn.policies.rules.required_metrics:
+        if metrics and lookup(metrics, name) is None and name not in metrics:
+            raise MetricMissingError(
+                f"Trial {trial.id} returned a result which did not include the specified metric `{name}` that "
+                f"`{who}` expects. It reported: {', '.join(map(repr, metrics)) or 'nothing'}. Report {name!r} as well, "
+                "change `metric`, or set TUNE_DISABLE_STRICT_METRIC_CHECKING=1. Nothing was lost: after the fix, "
+                "restore the experiment and it goes on."
+            )
+
+
+def _stage(turn: Turn, trial: Trial, sealed: ob.SealedStage) -> None:
+    index = trial.next_index
+    turn.add(ev.CheckpointStaged(turn.at, trial.n, trial.attempt, index, sealed.name, sealed.bytes, sealed.files))
+    turn.commands.append(cmd.Commit(trial.n, index))
+
+
+def _answer(turn: Turn, trial: Trial, ordinal: int) -> None:
+    state, rules = turn.state, turn.policies.rules
+    go, save = trial.verdict or "go", False
+    if trial.verdict == Verdict.PAUSE:
+        save = rules.is_class and not trial.checkpointed
+    elif not trial.verdict and state.session.draining and _may_leave(turn, trial):
+        go = "stop"
+    turn.commands.append(cmd.Reply(trial.n, trial.attempt, ordinal, go, save))
+    if go != "go":
+        turn.commands.append(cmd.Halt(trial.n, trial.attempt, rules.unwind_grace_s))
+
+
+def _may_leave(turn: Turn, trial: Trial) -> bool:
+    """While the driver drains: has this trial saved what it can save?"""
+    return trial.checkpointed or not turn.state.any_checkpoint
+
+
+def _saved(turn: Turn, o: ob.Saved) -> None:
+    trial = _current(turn, o)
+    if trial is None:
+        turn.commands.append(cmd.Halt(o.n, o.attempt))
+    elif o.sealed is not None:
+        _stage(turn, trial, o.sealed)
+        if turn.state.session.draining:
+            turn.commands.append(cmd.Halt(o.n, o.attempt))
+
+
+def _returned(turn: Turn, o: ob.Returned) -> None:
+    trial = _current(turn, o)
+    if trial is not None:
+        _terminate(turn, trial, trial.why if trial.verdict == Verdict.STOP else "returned")
+
+
+def _stopped(turn: Turn, o: ob.Stopped) -> None:
+    trial = _current(turn, o)
+    if trial is not None:
+        _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, "")
+
+
+def _unwound(turn: Turn, trial: Trial, cause: str, detail: str) -> None:
+    """The attempt is over without having failed: carry out the verdict it was given, or put it back in the queue."""
+    if trial.verdict == Verdict.STOP:
+        _terminate(turn, trial, trial.why)
+    elif trial.verdict == Verdict.PAUSE:
+        turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt))
+    elif turn.state.stopping:
+        _terminate(turn, trial, turn.state.stopping)
+    else:
+        turn.add(ev.AttemptInterrupted(turn.at, trial.n, trial.attempt, cause, detail))
+        _hold_back(turn, trial)
+
+
+def _terminate(turn: Turn, trial: Trial, reason: str) -> None:
+    turn.add(ev.TrialTerminated(turn.at, trial.n, trial.attempt, reason))
+    _drop_obsolete(turn, trial)
+
+
+def _raised(turn: Turn, o: ob.Raised) -> None:
+    trial = _current(turn, o)
+    if trial is None:
+        return
+    if trial.verdict or turn.state.session.draining:
+        # It was on its way out: what it raises while unwinding changes nothing about the decision.
+        turn.add(ev.Noted(turn.at, trial.n, f"while it was being stopped: {o.error.type}: {o.error.message}"))
+        _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, "")
+    elif o.storage:
+        _unwound(turn, trial, ev.Cause.STORAGE, f"{o.error.type}: {o.error.message}")
+    elif o.restoring:
+        _load_failed(turn, trial, o)
+    else:
+        _fail(turn, trial, ev.Cause.EXCEPTION, o.error, retry=not o.final)
+
+
+def _load_failed(turn: Turn, trial: Trial, o: ob.Raised) -> None:
+    """The trainable could not load a checkpoint that matches its manifest: after two tries use the one before it."""
+    failures, source = trial.load_failures + 1, trial.source
+    if failures <= turn.policies.rules.free_load_failures:
+        turn.add(ev.AttemptInterrupted(turn.at, trial.n, trial.attempt, ev.Cause.LOADING, o.error.message))
+        return
+    _fail(turn, trial, ev.Cause.LOADING, o.error)
+    if source is None or source[0] != trial.n or failures < LOADS_BEFORE_FALL_BACK:
+        return
+    if any(record.index != source[1] and record.index >= trial.floor for record in trial.committed()):
+        reason = f"the trainable failed to load it {failures} times: {o.error.type}: {o.error.message}"
+        turn.add(ev.CheckpointRejected(turn.at, trial.n, source[1], reason))
+
+
+def _fail(turn: Turn, trial: Trial, cause: str, error: ev.ErrorFacts, *, retry: bool = True) -> None:
+    limit = turn.policies.rules.max_failures
+    n, attempt = trial.n, trial.attempt
+    if retry and (limit < 0 or trial.failures < limit):
+        turn.add(ev.AttemptFailed(turn.at, n, attempt, cause, error))
+    else:
+        turn.add(ev.TrialErrored(turn.at, n, attempt, cause, error))
+        if turn.policies.rules.fail_fast and not turn.state.session.draining:
+            interrupt(turn, f"fail_fast: trial {trial.id} failed")
+
+
+def _waiting(turn: Turn, o: ob.Waiting) -> None:
+    trouble = turn.state.session.storage_trouble
+    if o.text:
+        trouble[o.n] = o.text
+        turn.add(ev.Noted(turn.at, o.n, o.text))
+    else:
+        trouble.pop(o.n, None)
+
+
+# --- what the engine says
+
+
+def _joined(turn: Turn, o: ob.Joined) -> None:
+    turn.add(ev.WorkerJoined(turn.at, o.worker, o.host, o.ip, o.pid))
+
+
+def _died(turn: Turn, o: ob.Died) -> None:
+    trial = _current(turn, o)
+    if trial is None:
+        return
+    turn.state.session.storage_trouble.pop(o.n, None)
+    counted = o.cause in ev.Cause.COUNTED or (o.cause == ev.Cause.PREEMPTED and turn.policies.rules.count_preemption)
+    if trial.verdict or turn.state.session.draining or turn.state.stopping:
+        _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, o.detail)
+    elif counted:
+        _fail(turn, trial, o.cause, ev.ErrorFacts(message=o.detail, output=o.output))
+    else:
+        _unwound(turn, trial, o.cause, o.detail)
+
+
+def _capacity(turn: Turn, o: ob.Capacity) -> None:
+    turn.state.session.capacity = units(o.resources)
+
+
+def _stalled(turn: Turn, o: ob.StalledAttempt) -> None:
+    trial = _current(turn, o)
+    if trial is not None and not trial.verdict:
+        message = f"no report for {o.silent_s:.0f} s (FailureConfig.stall_timeout_s)"
+        _fail(turn, trial, ev.Cause.STALLED, ev.ErrorFacts(message=message))
+        turn.commands.append(cmd.Halt(o.n, o.attempt))
+
+
+# --- what the checkpoint keeper says
+
+
+def _commit_ended(turn: Turn, o: ob.CommitEnded) -> None:
+    if (o.n, o.index) not in turn.state.staged:
+        return
+    trial = turn.state.trials[o.n]
+    if o.damaged:
+        turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, o.message))
+    else:
+        turn.add(ev.CheckpointCommitted(turn.at, o.n, o.index, o.digest, o.bytes))
+        for n in {o.n, *turn.policies.rules.retention.crowded_out(turn.state)}:
+            _drop_obsolete(turn, turn.state.trials[n])
+    _unpark(turn.state, trial)
+
+
+def _drop_obsolete(turn: Turn, trial: Trial) -> None:
+    indexes = turn.policies.rules.retention.obsolete(turn.state, trial)
+    if indexes:
+        turn.add(ev.CheckpointsDropped(turn.at, trial.n, indexes))
+        turn.commands.extend(cmd.Delete(trial.n, index) for index in indexes)
+
+
+def _unpark(state: State, trial: Trial) -> None:
+    if trial.n in state.session.parked and not trial.staging:
+        state.session.parked.discard(trial.n)
+        state.pending.appendleft(trial.n)
+
+
+def _verify_ended(turn: Turn, o: ob.VerifyEnded) -> None:
+    state = turn.state
+    if o.ok:
+        state.session.verified.add((o.n, o.index))
+    elif o.damaged:
+        record = state.trials[o.n].find(o.index)
+        if record is not None and record.stored == Stored.COMMITTED:
+            turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, o.message))
+    _unpark(state, state.trials[o.n])
+
+
+def _delete_ended(turn: Turn, o: ob.DeleteEnded) -> None:
+    if (o.n, o.index) not in turn.state.dropping:
+        return
+    if o.ok:
+        turn.add(ev.CheckpointsDeleted(turn.at, o.n, (o.index,)))
+    else:
+        # The intent stays a fact: the next driver that opens the experiment tries again.
+        turn.state.session.undeleted.add((o.n, o.index))
+        turn.add(ev.Noted(turn.at, o.n, f"checkpoint_{o.index:06d} could not be deleted: {o.message}"))
+
+
+# --- what the searcher and the user say
+
+
+def _proposed(turn: Turn, o: ob.Proposed) -> None:
+    turn.state.session.asked = max(0, turn.state.session.asked - 1)
+    turn.add(
+        ev.TrialCreated(
+            turn.at,
+            len(turn.state.trials),
+            o.id,
+            o.config,
+            o.tag,
+            o.params,
+            o.mark,
+            o.request,
+            o.name,
+            o.dirname,
+            o.asked_after,
+        )
+    )
+
+
+def _exhausted(turn: Turn, o: ob.Exhausted) -> None:
+    turn.state.session.asked = 0
+    if not turn.state.search_ended:
+        turn.add(ev.SearchEnded(turn.at, o.reason))
+
+
+def _stop_all(turn: Turn, o: ob.StopAll) -> None:
+    """A stop rule ends the experiment: waiting trials end now, running ones after their current iteration."""
+    state = turn.state
+    if not state.stopping:
+        turn.add(ev.SearchEnded(turn.at, f"stop: {o.reason}"))
+    _terminate_waiting(turn, o.reason)
+    for n in state.running:
+        trial = state.trials[n]
+        turn.commands.append(cmd.Halt(n, trial.attempt, turn.policies.rules.unwind_grace_s))
+
+
+def _terminate_waiting(turn: Turn, reason: str) -> None:
+    state = turn.state
+    for n in [*state.pending, *state.session.parked, *state.paused]:
+        _terminate(turn, state.trials[n], reason)
+
+
+def interrupt(turn: Turn, reason: str) -> None:
+    """This driver will end: nothing new starts, running trials save what they can; all of them stay unfinished."""
+    state = turn.state
+    state.session.draining = reason
+    for n in state.running:
+        attempt = state.trials[n].attempt
+        # A function that has never saved anything has nothing that is worth waiting for.
+        can_save = turn.policies.rules.is_class or state.any_checkpoint
+        turn.commands.append(cmd.SaveSoon(n, attempt) if can_save else cmd.Halt(n, attempt))
+
+
+def _interrupted(turn: Turn, o: ob.Interrupted) -> None:
+    interrupt(turn, o.reason)
+
+
+def _callback_raised(turn: Turn, o: ob.CallbackRaised) -> None:
+    trial = turn.state.trials[o.n]
+    if trial.status == Status.TERMINATED:
+        turn.add(ev.TrialErrored(turn.at, o.n, trial.attempt, ev.Cause.CALLBACK, o.error))
+
+
+def _grace_over(turn: Turn, _: ob.GraceOver) -> None:
+    for n in turn.state.running:
+        turn.commands.append(cmd.Halt(n, turn.state.trials[n].attempt))
+
+
+def _resumed(turn: Turn, o: ob.Resumed) -> None:
+    """A driver opened an experiment that ran before: settle what the old driver left, then obey the user's choice."""
+    state = turn.state
+    for n in list(state.running):
+        _unwound(turn, state.trials[n], ev.Cause.DRIVER_LOST, o.lost)
+    state.session.held_until.clear()
+    ended = [trial for trial in state.trials if trial.final]  # before the unfinished ones join them
+    if o.unfinished == "restart":
+        for trial in list(state.unfinished()):
+            _restart(turn, trial)
+    elif o.unfinished == "skip":
+        _terminate_waiting(turn, "not resumed")
+    _requeue(turn, [trial for trial in ended if trial.status == Status.ERROR], o.errored)
+    _requeue(turn, [trial for trial in ended if trial.status == Status.TERMINATED], o.finished)
+    turn.add(ev.BudgetRenewed(turn.at))
+    if state.stopping:
+        _terminate_waiting(turn, state.stopping)
+    _newest_first(state)
+    turn.commands.extend(cmd.Commit(n, index) for n, index in state.staged)
+    turn.commands.extend(cmd.Delete(n, index) for n, index in state.dropping)
+
+
+def _requeue(turn: Turn, trials: list[Trial], action: str) -> None:
+    if action == "skip":
+        return
+    for trial in trials:
+        if action == "restart":
+            _restart(turn, trial)
+        else:
+            turn.add(ev.TrialRequeued(turn.at, trial.n, "resume"))
+    if turn.state.search_ended.startswith("stop: ") and turn.state.pending:
+        turn.add(ev.SearchReopened(turn.at, "trials were resumed"))
+
+
+def _restart(turn: Turn, trial: Trial) -> None:
+    turn.add(ev.TrialRequeued(turn.at, trial.n, "restart"))
+    _drop_obsolete(turn, trial)
+
+
+def _newest_first(state: State) -> None:
+    """Trials that were at work most recently continue first."""
+    waiting = sorted(state.pending, key=lambda n: (-state.trials[n].last_at, n))
+    state.pending.clear()
+    state.pending.extend(waiting)
+
+
+def _hold_back(turn: Turn, trial: Trial) -> None:
+    """An interruption is free, but one that repeats without progress waits longer each time."""
+    if trial.cuts > 1:
+        delay = min(MAX_BACKOFF_S, 2.0 ** min(trial.cuts - 2, 10))
+        turn.state.session.held_until[trial.n] = turn.at + delay
+
+
+_HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
+    ob.Report: _report,
+    ob.Saved: _saved,
+    ob.Returned: _returned,
+    ob.Stopped: _stopped,
+    ob.Raised: _raised,
+    ob.Waiting: _waiting,
+    ob.Joined: _joined,
+    ob.Died: _died,
+    ob.Capacity: _capacity,
+    ob.CommitEnded: _commit_ended,
+    ob.VerifyEnded: _verify_ended,
+    ob.DeleteEnded: _delete_ended,
+    ob.Proposed: _proposed,
+    ob.Exhausted: _exhausted,
+    ob.StalledAttempt: _stalled,
+    ob.CallbackRaised: _callback_raised,
+    ob.GraceOver: _grace_over,
+    ob.StopAll: _stop_all,
+    ob.Interrupted: _interrupted,
+    ob.Resumed: _resumed,
+}
+
+
+def decide_all(turn: Turn, observations: Iterable[ob.Observation]) -> Turn:
+    """Handle a batch of observations, then start what fits."""
+    for observation in observations:
+        decide(turn, observation)
+    schedule(turn)
+    return turn

@@ -1,0 +1,225 @@
+"""Observations: what the world told us. They may be late, repeated, stale or wrong; events are what we made of them.
+
+The first group travels as it is from a worker to the driver (one wire format for every engine); the others are made
+by the engine, the checkpoint keeper or the controller itself. None of them is ever journaled.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Union
+
+import msgspec
+
+from holdfast.core.events import ErrorFacts
+
+
+class SealedStage(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """A checkpoint that is fully staged under the root: directory name beside its target, and what is in it."""
+
+    name: str
+    files: int
+    bytes: int
+    hashed: bool
+
+
+class FromWorker(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Base of messages from a worker. ``attempt`` fences: an old attempt's messages are refused."""
+
+    n: int
+    attempt: int
+    worker: int
+
+
+class Report(FromWorker, frozen=True, tag="R"):
+    """One call of ``report()``. The worker waits for a ``Decision`` that echoes ``ordinal``."""
+
+    ordinal: int  # 1, 2, ... within the attempt
+    dt: float
+    metrics: dict[str, Any]
+    sealed: SealedStage | None = None
+
+
+class Saved(FromWorker, frozen=True, tag="S"):
+    """A checkpoint that the driver asked for, belonging to the last report (class trainables)."""
+
+    sealed: SealedStage | None = None
+
+
+class Returned(FromWorker, frozen=True, tag="E"):
+    """The trainable finished by itself."""
+
+
+class Stopped(FromWorker, frozen=True, tag="X"):
+    """The trainable was unwound because a ``Decision`` said stop or pause."""
+
+
+class Raised(FromWorker, frozen=True, tag="F"):
+    """The trainable raised. ``storage``: because of a full disk; ``pickled``: the exception itself, if it pickles."""
+
+    error: ErrorFacts
+    pickled: bytes = b""
+    storage: bool = False
+    restoring: bool = False
+    final: bool = False  # must not be retried (refused reset, invalid trainable)
+
+
+class Waiting(FromWorker, frozen=True, tag="W"):
+    """The worker cannot stage a checkpoint for now (disk full) and waits; empty text: it goes on."""
+
+    text: str
+
+
+WorkerMessage = Union[Report, Saved, Returned, Stopped, Raised, Waiting]
+
+
+class Joined(msgspec.Struct, frozen=True):
+    """A worker process has started."""
+
+    worker: int
+    host: str
+    ip: str
+    pid: int
+
+
+class Died(msgspec.Struct, frozen=True):
+    """The process of an attempt is gone and everything it had sent was handled before this."""
+
+    n: int
+    attempt: int
+    cause: str  # events.Cause
+    detail: str  # "killed by SIGSEGV", "exit code 3", ...
+    output: str = ""
+
+
+class Capacity(msgspec.Struct, frozen=True):
+    """What the engine can run at the same time, in total."""
+
+    resources: dict[str, float]
+
+
+class CommitEnded(msgspec.Struct, frozen=True):
+    """A staged checkpoint was committed (``digest``) or cannot be (``damaged`` for ever, else for now)."""
+
+    n: int
+    index: int
+    digest: str = ""
+    bytes: int = 0
+    damaged: bool = False
+    message: str = ""
+
+
+class VerifyEnded(msgspec.Struct, frozen=True):
+    """A checkpoint about to be restored was read and compared with its manifest."""
+
+    n: int
+    index: int
+    ok: bool
+    damaged: bool = False
+    message: str = ""
+
+
+class DeleteEnded(msgspec.Struct, frozen=True):
+    n: int
+    index: int
+    ok: bool
+    message: str = ""
+
+
+class Proposed(msgspec.Struct, frozen=True):
+    """The searcher's next configuration, ready to become a trial."""
+
+    id: str
+    config: dict[str, Any]
+    tag: str
+    params: tuple[str, ...]
+    mark: list[int] | None
+    request: dict[str, float] | None
+    name: str = ""
+    dirname: str = ""
+    asked_after: int = -1
+
+
+class Exhausted(msgspec.Struct, frozen=True):
+    """The searcher has no further configuration."""
+
+    reason: str
+
+
+class StalledAttempt(msgspec.Struct, frozen=True):
+    """No report for longer than ``stall_timeout_s``."""
+
+    n: int
+    attempt: int
+    silent_s: float
+
+
+class CallbackRaised(msgspec.Struct, frozen=True):
+    """A callback failed in ``on_trial_complete``: the user counts on it, so the trial is not a success."""
+
+    n: int
+    error: ErrorFacts
+
+
+class GraceOver(msgspec.Struct, frozen=True):
+    """Trials have had their time to take a last checkpoint."""
+
+
+class StopAll(msgspec.Struct, frozen=True):
+    """End the experiment: no new trials, unfinished ones are terminated (stop rule, budget, fail-fast)."""
+
+    reason: str
+
+
+class Interrupted(msgspec.Struct, frozen=True):
+    """A person or the machine wants this driver to end; unfinished trials stay unfinished."""
+
+    reason: str
+
+
+class Resumed(msgspec.Struct, frozen=True):
+    """This driver opened an experiment that had been run before. Actions: "resume", "restart", "skip"."""
+
+    finished: str = "skip"
+    unfinished: str = "resume"
+    errored: str = "skip"
+    lost: str = ""  # why trials that were running are not running now
+
+
+EdgeObservation = Union[
+    Joined,
+    Died,
+    Capacity,
+    CommitEnded,
+    VerifyEnded,
+    DeleteEnded,
+    Proposed,
+    Exhausted,
+    StalledAttempt,
+    CallbackRaised,
+    GraceOver,
+    StopAll,
+    Interrupted,
+    Resumed,
+]
+Observation = Union[
+    Report,
+    Saved,
+    Returned,
+    Stopped,
+    Raised,
+    Waiting,
+    Joined,
+    Died,
+    Capacity,
+    CommitEnded,
+    VerifyEnded,
+    DeleteEnded,
+    Proposed,
+    Exhausted,
+    StalledAttempt,
+    CallbackRaised,
+    GraceOver,
+    StopAll,
+    Interrupted,
+    Resumed,
+]

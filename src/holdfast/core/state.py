@@ -1,0 +1,214 @@
+"""The experiment's state: what the events so far add up to.
+
+``State`` and ``Trial`` are plain records. Only ``transitions.apply`` changes their durable part; ``Session`` holds what
+one driver knows and forgets (nothing in it may decide what a resumed experiment would decide differently).
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.core.events import ErrorFacts
+
+
+class Status:
+    """Public statuses of a trial."""
+
+    PENDING = "PENDING"
+    RUNNING = "RUNNING"
+    PAUSED = "PAUSED"
+    TERMINATED = "TERMINATED"
+    ERROR = "ERROR"
+
+    ALL = (PENDING, RUNNING, PAUSED, TERMINATED, ERROR)
+    FINAL = frozenset({TERMINATED, ERROR})
+
+
+class Stored:
+    """Where a checkpoint stands."""
+
+    STAGED = "staged"
+    COMMITTED = "committed"
+    DROPPED = "dropped"
+    BAD = "bad"
+
+
+class CheckpointRecord(msgspec.Struct, array_like=True, gc=False):
+    """One checkpoint of a trial, with the counters that a trial resuming from it continues from."""
+
+    index: int
+    attempt: int
+    sealed: str
+    row: int
+    iteration: int
+    time_total: float
+    timesteps_total: int
+    episodes_total: int
+    metrics: dict[str, Any]
+    at: float
+    bytes: int
+    stored: str = Stored.STAGED
+    digest: str = ""
+    reason: str = ""
+
+
+class Trial(msgspec.Struct, array_like=True):
+    """One configuration's life. Encodes to the record that snapshots hold."""
+
+    n: int
+    id: str
+    config: dict[str, Any]
+    tag: str
+    params: tuple[str, ...]
+    mark: list[int] | None
+    request: dict[str, float] | None
+    name: str
+    dirname: str
+    created_at: float
+
+    status: str = Status.PENDING
+    attempt: int = 0
+    started_at: float = 0.0
+    attempt_at: float = 0.0
+    ended_at: float = 0.0
+
+    # the surviving lineage
+    rows: int = 0
+    ordinal: int = 0  # reports of the current attempt
+    iteration: int = 0
+    time_total: float = 0.0
+    timesteps_total: int = 0
+    episodes_total: int = 0
+    metrics: dict[str, Any] | None = None
+    dt: float = 0.0
+    last_at: float = 0.0
+    worker: int = 0
+    base_row: int = 0
+    base_iteration: int = 0
+    base_time: float = 0.0
+    base_timesteps: int = 0
+    source: tuple[int, int] | None = None
+    checkpointed: bool = False  # the last row came with a checkpoint
+
+    # a verdict that was given but not yet carried out: "", "stop", "pause"
+    verdict: str = ""
+    why: str = ""
+
+    failures: int = 0  # since the budget was last renewed
+    total_failures: int = 0
+    cuts: int = 0  # interruptions since the last report
+    load_failures: int = 0
+    cause: str = ""
+    error: ErrorFacts | None = None
+    reason: str = ""
+
+    checkpoints: list[CheckpointRecord] = []
+    next_index: int = 0
+    uncommitted: int = 0  # staged checkpoints whose commit has not ended
+    floor: int = 0  # checkpoints below this index belong to a life that the user ended by "restart"
+
+    @property
+    def final(self) -> bool:
+        return self.status in Status.FINAL
+
+    def find(self, index: int) -> CheckpointRecord | None:
+        """The record of checkpoint ``index``, if it is still known."""
+        for record in reversed(self.checkpoints):
+            if record.index == index:
+                return record
+        return None
+
+    def committed(self) -> list[CheckpointRecord]:
+        """Checkpoints that exist, oldest first."""
+        return [record for record in self.checkpoints if record.stored == Stored.COMMITTED]
+
+    def latest(self) -> CheckpointRecord | None:
+        """The checkpoint that a new attempt of this trial starts from."""
+        for record in reversed(self.checkpoints):
+            if record.stored == Stored.COMMITTED and record.index >= self.floor:
+                return record
+        return None
+
+    @property
+    def staging(self) -> bool:
+        return self.uncommitted > 0
+
+
+class WorkerFacts(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Where a worker runs."""
+
+    host: str
+    ip: str
+    pid: int
+
+
+UNIT = 10_000  # resources are counted in integers, so that 10 x 0.1 is 1
+
+
+def units(resources: Mapping[str, float] | None) -> dict[str, int]:
+    """Resources in exact integer units; None is the default of one CPU."""
+    if resources is None:
+        return {"CPU": UNIT}
+    return {name: round(amount * UNIT) for name, amount in resources.items() if amount}
+
+
+class Session:
+    """What this driver knows for now: capacity, who is parked and why, what has been asked."""
+
+    def __init__(self) -> None:
+        self.capacity: dict[str, int] = {}
+        self.used: dict[str, int] = {}
+        self.held_until: dict[int, float] = {}  # trials that wait before they are tried again
+        self.parked: set[int] = set()  # wait for a commit or a verification
+        self.verified: set[tuple[int, int]] = set()
+        self.asked: int = 0  # configurations that the searcher owes us
+        self.draining: str = ""  # this driver ends; why
+        self.undeleted: set[tuple[int, int]] = set()  # deletions that this driver gave up
+        self.storage_trouble: dict[int, str] = {}
+
+
+class State:
+    """Everything that the events so far add up to."""
+
+    def __init__(self) -> None:
+        self.trials: list[Trial] = []
+        self.by_id: dict[str, int] = {}
+        self.counts: dict[str, int] = dict.fromkeys(Status.ALL, 0)
+        self.pending: deque[int] = deque()
+        self.paused: dict[int, None] = {}
+        self.running: dict[int, None] = {}
+        self.staged: dict[tuple[int, int], None] = {}
+        self.dropping: dict[tuple[int, int], None] = {}
+        self.holds: dict[tuple[int, int], int] = {}  # checkpoints that other trials start from
+        self.overall: list[tuple[float, int, int]] = []  # best k of the experiment: (goodness, n, index)
+        self.workers: dict[int, WorkerFacts] = {}
+        self.uniform: bool = True  # all trials ask for the same resources
+        self.search_ended: str = ""
+        self.stopping: str = ""  # a stop rule ended the experiment; why
+        self.mark: list[int] | None = None
+        self.errors: int = 0
+        self.total_failures: int = 0
+        self.reports: int = 0
+        self.any_checkpoint: bool = False
+        self.epoch: int = 0
+        self.epoch_at: float = 0.0
+        self.last_at: float = 0.0
+        self.lived_s: float = 0.0  # by drivers before this epoch
+        self.stopped: str = ""  # why the last driver left in order, "" if it did not (yet)
+        self.touched: set[int] = set()  # trials changed since the last snapshot
+        self.session = Session()
+
+    def trial(self, n: int) -> Trial | None:
+        return self.trials[n] if 0 <= n < len(self.trials) else None
+
+    def unfinished(self) -> Iterator[Trial]:
+        """Trials that are neither TERMINATED nor ERROR, in order of creation (a scan: for opening and ending only)."""
+        return (trial for trial in self.trials if trial.status not in Status.FINAL)
+
+    def lived(self, at: float) -> float:
+        """Seconds that drivers of this experiment have been alive, time between them left out."""
+        return self.lived_s + max(0.0, at - self.epoch_at)

@@ -1,0 +1,392 @@
+"""The one place where state changes: a table of legal transitions, and the fold.
+
+``TRANSITIONS[(status, event type)] -> status``. A missing key is illegal and raises with the trial's facts. The diagram
+in the docs is generated from this table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.core import events as ev
+from holdfast.core.retention import Retention
+from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, WorkerFacts, units
+from holdfast.errors import IllegalTransitionError
+
+P, R, Z, T, E = Status.PENDING, Status.RUNNING, Status.PAUSED, Status.TERMINATED, Status.ERROR
+
+TRANSITIONS: dict[tuple[str, type[ev.Event]], str] = {
+    (P, ev.TrialStarted): R,
+    (P, ev.TrialTerminated): T,
+    (P, ev.TrialErrored): E,
+    (P, ev.TrialRequeued): P,
+    (R, ev.Reported): R,
+    (R, ev.TrialPaused): Z,
+    (R, ev.TrialTerminated): T,
+    (R, ev.AttemptFailed): P,
+    (R, ev.AttemptInterrupted): P,
+    (R, ev.TrialErrored): E,
+    (Z, ev.TrialResumed): P,
+    (Z, ev.TrialTerminated): T,
+    (Z, ev.TrialErrored): E,
+    (Z, ev.TrialRequeued): P,
+    (T, ev.TrialErrored): E,
+    (E, ev.TrialRequeued): P,
+    (T, ev.TrialRequeued): P,
+}
+
+
+def next_status(trial: Trial, event: Any) -> str:
+    """The status that ``event`` leads to, or an error that tells the trial's story so far."""
+    try:
+        return TRANSITIONS[trial.status, type(event)]
+    except KeyError:
+        raise IllegalTransitionError(
+            f"trial {trial.id} is {trial.status} (attempt {trial.attempt}, {trial.rows} rows, "
+            f"{trial.total_failures} failures) and cannot take {event!r}; this is a bug in holdfast. "
+            "The journal is intact: nothing was lost."
+        ) from None
+
+
+def apply(state: State, event: ev.AnyEvent, retention: Retention) -> None:
+    """Fold one event into the state. The same events give the same state (I5)."""
+    _APPLY[type(event)](state, event, retention)
+    state.last_at = event.at
+
+
+def _move(state: State, trial: Trial, event: Any) -> None:
+    old, new = trial.status, next_status(trial, event)
+    state.touched.add(trial.n)
+    if old == new:
+        return
+    _leave(state, trial, old)
+    trial.status = new
+    state.counts[old] -= 1
+    state.counts[new] += 1
+    if new == P:
+        state.pending.append(trial.n)
+    elif new == R:
+        state.running[trial.n] = None
+        _count_resources(state, trial, 1)
+    elif new == Z:
+        state.paused[trial.n] = None
+
+
+def _leave(state: State, trial: Trial, old: str) -> None:
+    if old == P:
+        if state.pending and state.pending[0] == trial.n:
+            state.pending.popleft()
+        elif trial.n in state.session.parked:
+            state.session.parked.discard(trial.n)
+        else:
+            state.pending.remove(trial.n)
+    elif old == R:
+        del state.running[trial.n]
+        _count_resources(state, trial, -1)
+    elif old == Z:
+        del state.paused[trial.n]
+
+
+def _count_resources(state: State, trial: Trial, sign: int) -> None:
+    used = state.session.used
+    for name, amount in units(trial.request).items():
+        used[name] = used.get(name, 0) + sign * amount
+
+
+def _epoch_started(state: State, event: ev.EpochStarted, _: Retention) -> None:
+    # Time in which no driver was alive is not lived time, so the old epoch ends with its last event.
+    if state.epoch:
+        state.lived_s += max(0.0, state.last_at - state.epoch_at)
+    state.epoch, state.epoch_at, state.stopped = event.epoch, event.at, ""
+
+
+def _worker_joined(state: State, event: ev.WorkerJoined, _: Retention) -> None:
+    state.workers[event.worker] = WorkerFacts(event.host, event.ip, event.pid)
+
+
+def _trial_created(state: State, event: ev.TrialCreated, _: Retention) -> None:
+    trial = Trial(
+        n=event.n,
+        id=event.id,
+        config=event.config,
+        tag=event.tag,
+        params=event.params,
+        mark=event.mark,
+        request=event.request,
+        name=event.name,
+        dirname=event.dirname,
+        created_at=event.at,
+    )
+    if event.n != len(state.trials) or event.id in state.by_id:
+        raise IllegalTransitionError(f"trial {event.id} was created as number {event.n}, expected {len(state.trials)}")
+    if state.trials and state.uniform and trial.request != state.trials[0].request:
+        state.uniform = False
+    state.trials.append(trial)
+    state.by_id[trial.id] = trial.n
+    state.counts[P] += 1
+    state.pending.append(trial.n)
+    state.touched.add(trial.n)
+    if event.mark is not None:
+        state.mark = event.mark
+
+
+def _trial_started(state: State, event: ev.TrialStarted, _: Retention) -> None:
+    trial = state.trials[event.n]
+    _move(state, trial, event)
+    _release_source(state, trial)
+    trial.attempt = event.attempt
+    trial.attempt_at = event.at
+    trial.started_at = trial.started_at or event.at
+    trial.ordinal = 0
+    trial.source = event.source
+    if event.source is not None and event.source[0] != trial.n:
+        state.holds[event.source] = state.holds.get(event.source, 0) + 1
+    _rewind(state, trial, event)
+
+
+def _rewind(state: State, trial: Trial, event: ev.TrialStarted) -> None:
+    """Put the counters where the checkpoint left them: later rows are superseded (I6)."""
+    record = None
+    if event.source is not None:
+        record = state.trials[event.source[0]].find(event.source[1])
+    trial.rows = event.rows
+    if record is None:
+        trial.iteration, trial.time_total, trial.timesteps_total, trial.episodes_total = 0, 0.0, 0, 0
+        trial.metrics = None
+        trial.checkpointed = False
+    else:
+        trial.iteration, trial.time_total = record.iteration, record.time_total
+        trial.timesteps_total, trial.episodes_total = record.timesteps_total, record.episodes_total
+        trial.metrics = record.metrics
+        trial.checkpointed = True
+    trial.base_row, trial.base_iteration = trial.rows, trial.iteration
+    trial.base_time, trial.base_timesteps = trial.time_total, trial.timesteps_total
+
+
+def _release_source(state: State, trial: Trial) -> None:
+    source = trial.source
+    if source is None or source[0] == trial.n or source not in state.holds:
+        return
+    state.holds[source] -= 1
+    if not state.holds[source]:
+        del state.holds[source]
+
+
+def _reported(state: State, event: ev.Reported, _: Retention) -> None:
+    trial = state.trials[event.n]
+    _move(state, trial, event)
+    metrics = event.metrics
+    trial.rows += 1
+    trial.ordinal += 1
+    iteration = metrics.get("training_iteration")
+    trial.iteration = iteration if isinstance(iteration, int) else trial.iteration + 1
+    trial.time_total += event.dt
+    if "timesteps_this_iter" in metrics or "timesteps_total" in metrics:
+        trial.timesteps_total = _total(metrics, "timesteps", trial.timesteps_total)
+    if "episodes_this_iter" in metrics or "episodes_total" in metrics:
+        trial.episodes_total = _total(metrics, "episodes", trial.episodes_total)
+    trial.metrics = metrics
+    trial.dt = event.dt
+    trial.last_at = event.at
+    trial.worker = event.worker
+    trial.checkpointed = False
+    trial.cuts = 0
+    trial.load_failures = 0
+    trial.verdict, trial.why = event.verdict, event.why
+    state.reports += 1
+
+
+def _total(metrics: dict[str, Any], what: str, total: int) -> int:
+    given = metrics.get(f"{what}_total")
+    if isinstance(given, int | float):
+        return int(given)
+    step = metrics.get(f"{what}_this_iter")
+    return total + int(step) if isinstance(step, int | float) else total
+
+
+def _checkpoint_staged(state: State, event: ev.CheckpointStaged, _: Retention) -> None:
+    trial = state.trials[event.n]
+    record = CheckpointRecord(
+        index=event.index,
+        attempt=event.attempt,
+        sealed=event.sealed,
+        row=trial.rows,
+        iteration=trial.iteration,
+        time_total=trial.time_total,
+        timesteps_total=trial.timesteps_total,
+        episodes_total=trial.episodes_total,
+        metrics=trial.metrics or {},
+        at=event.at,
+        bytes=event.bytes,
+    )
+    trial.checkpoints.append(record)
+    trial.uncommitted += 1
+    trial.next_index = event.index + 1
+    trial.checkpointed = True
+    state.staged[event.n, event.index] = None
+    state.any_checkpoint = True
+    state.touched.add(event.n)
+
+
+def _checkpoint_committed(state: State, event: ev.CheckpointCommitted, retention: Retention) -> None:
+    trial = state.trials[event.n]
+    record = trial.find(event.index)
+    if record is None or record.stored != Stored.STAGED:
+        raise IllegalTransitionError(f"checkpoint {event.index} of trial {trial.id} was committed unstaged")
+    record.stored, record.digest, record.bytes = Stored.COMMITTED, event.digest, event.bytes
+    trial.uncommitted -= 1
+    del state.staged[event.n, event.index]
+    if trial.source is not None and trial.source[0] != trial.n and record.attempt == trial.attempt:
+        _release_source(state, trial)
+    retention.register(state, trial, record)
+    state.touched.add(event.n)
+
+
+def _checkpoint_rejected(state: State, event: ev.CheckpointRejected, retention: Retention) -> None:
+    trial = state.trials[event.n]
+    record = trial.find(event.index)
+    if state.staged.pop((event.n, event.index), True) is None:
+        trial.uncommitted -= 1
+    if record is not None:
+        retention.forget(state, event.n, event.index)
+        record.stored, record.reason = Stored.BAD, event.reason
+    trial.load_failures = 0
+    state.touched.add(event.n)
+
+
+def _checkpoints_dropped(state: State, event: ev.CheckpointsDropped, retention: Retention) -> None:
+    trial = state.trials[event.n]
+    for index in event.indexes:
+        record = trial.find(index)
+        if record is None or record.stored != Stored.COMMITTED:
+            raise IllegalTransitionError(f"checkpoint {index} of trial {trial.id} was dropped uncommitted")
+        record.stored = Stored.DROPPED
+        retention.forget(state, event.n, index)
+        state.dropping[event.n, index] = None
+    state.touched.add(event.n)
+
+
+def _checkpoints_deleted(state: State, event: ev.CheckpointsDeleted, _: Retention) -> None:
+    trial = state.trials[event.n]
+    gone = set(event.indexes)
+    for index in gone:
+        state.dropping.pop((event.n, index), None)
+    trial.checkpoints = [record for record in trial.checkpoints if record.index not in gone]
+    state.touched.add(event.n)
+
+
+def _trial_paused(state: State, event: ev.TrialPaused, _: Retention) -> None:
+    trial = state.trials[event.n]
+    _move(state, trial, event)
+    trial.verdict = trial.why = ""
+
+
+def _trial_resumed(state: State, event: ev.TrialResumed, _: Retention) -> None:
+    _move(state, state.trials[event.n], event)
+
+
+def _attempt_failed(state: State, event: ev.AttemptFailed, _: Retention) -> None:
+    trial = state.trials[event.n]
+    _move(state, trial, event)
+    trial.failures += 1
+    trial.load_failures += event.cause == ev.Cause.LOADING
+    _remember_failure(state, trial, event)
+
+
+def _remember_failure(state: State, trial: Trial, event: ev.AttemptFailed | ev.TrialErrored) -> None:
+    trial.total_failures += 1
+    state.total_failures += 1
+    trial.cause, trial.error = event.cause, event.error
+
+
+def _attempt_interrupted(state: State, event: ev.AttemptInterrupted, _: Retention) -> None:
+    trial = state.trials[event.n]
+    _move(state, trial, event)
+    trial.verdict = trial.why = ""
+    trial.load_failures += event.cause == ev.Cause.LOADING
+    trial.cuts += 1
+
+
+def _trial_errored(state: State, event: ev.TrialErrored, _: Retention) -> None:
+    trial = state.trials[event.n]
+    _move(state, trial, event)
+    if event.cause in ev.Cause.COUNTED:
+        trial.failures += 1
+    _remember_failure(state, trial, event)
+    _release_source(state, trial)
+    trial.ended_at = event.at
+    trial.verdict = trial.why = ""
+
+
+def _trial_terminated(state: State, event: ev.TrialTerminated, _: Retention) -> None:
+    trial = state.trials[event.n]
+    _move(state, trial, event)
+    _release_source(state, trial)
+    trial.reason, trial.ended_at = event.reason, event.at
+    trial.verdict = trial.why = ""
+
+
+def _trial_requeued(state: State, event: ev.TrialRequeued, _: Retention) -> None:
+    trial = state.trials[event.n]
+    _move(state, trial, event)
+    trial.failures = trial.cuts = trial.load_failures = 0
+    trial.error, trial.cause, trial.reason = None, "", ""
+    if event.mode == "restart":
+        # Earlier attempts stay in the journal. Their checkpoints are dropped by events of their own.
+        _release_source(state, trial)
+        trial.source = None
+        trial.rows = trial.iteration = 0
+        trial.metrics = None
+        trial.floor = trial.next_index
+
+
+def _budget_renewed(state: State, _event: ev.BudgetRenewed, _: Retention) -> None:
+    for trial in state.unfinished():
+        if trial.failures:
+            trial.failures = 0
+            state.touched.add(trial.n)
+
+
+def _search_ended(state: State, event: ev.SearchEnded, _: Retention) -> None:
+    state.search_ended = event.reason
+    if event.reason.startswith("stop: "):
+        state.stopping = event.reason.removeprefix("stop: ")
+
+
+def _search_reopened(state: State, _event: ev.SearchReopened, _: Retention) -> None:
+    state.search_ended = state.stopping = ""
+
+
+def _noted(state: State, event: ev.Noted, _: Retention) -> None:
+    pass
+
+
+def _driver_stopped(state: State, event: ev.DriverStopped, _: Retention) -> None:
+    state.stopped = event.reason
+
+
+_APPLY: dict[type, Callable[[State, Any, Retention], None]] = {
+    ev.EpochStarted: _epoch_started,
+    ev.WorkerJoined: _worker_joined,
+    ev.TrialCreated: _trial_created,
+    ev.TrialStarted: _trial_started,
+    ev.Reported: _reported,
+    ev.CheckpointStaged: _checkpoint_staged,
+    ev.CheckpointCommitted: _checkpoint_committed,
+    ev.CheckpointRejected: _checkpoint_rejected,
+    ev.CheckpointsDropped: _checkpoints_dropped,
+    ev.CheckpointsDeleted: _checkpoints_deleted,
+    ev.TrialPaused: _trial_paused,
+    ev.TrialResumed: _trial_resumed,
+    ev.AttemptFailed: _attempt_failed,
+    ev.AttemptInterrupted: _attempt_interrupted,
+    ev.TrialErrored: _trial_errored,
+    ev.TrialTerminated: _trial_terminated,
+    ev.TrialRequeued: _trial_requeued,
+    ev.BudgetRenewed: _budget_renewed,
+    ev.SearchEnded: _search_ended,
+    ev.SearchReopened: _search_reopened,
+    ev.Noted: _noted,
+    ev.DriverStopped: _driver_stopped,
+}

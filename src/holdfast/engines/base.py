@@ -1,0 +1,41 @@
+"""The seam between the controller and whatever runs attempts.
+
+An engine holds no truth: it starts processes, carries messages, and turns everything that happens to them into
+observations. It never raises for an outside failure; it reports it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from holdfast.core.observations import Observation
+from holdfast.trainable.messages import Decision, Run, Setup
+
+
+class Engine(Protocol):
+    """Runs attempts. All methods are called from the controller's thread unless stated."""
+
+    def open(self, setup: Setup) -> None:
+        """Start; ``Capacity`` is among the first observations."""
+
+    def launch(self, run: Run) -> None:
+        """Run this attempt. Launching the same (n, attempt) again does nothing."""
+
+    def reply(self, n: int, attempt: int, decision: Decision) -> None:
+        """Answer a report. For an attempt that is gone this does nothing."""
+
+    def save_soon(self, n: int, attempt: int) -> None:
+        """Tell the attempt that this driver will end soon."""
+
+    def halt(self, n: int, attempt: int, grace_s: float) -> None:
+        """End the attempt's whole process tree; ``Died`` or ``Stopped``/``Returned`` follows exactly once."""
+
+    def poll(self, timeout_s: float) -> Sequence[Observation]:
+        """Wait until something happened, ``wake`` was called or the time is over."""
+
+    def wake(self) -> None:
+        """Make ``poll`` return soon. May be called from any thread and from signal handlers."""
+
+    def close(self, grace_s: float = 0.0) -> None:
+        """End everything that was started, including what trials started. Returns when all of it is gone."""

@@ -1,0 +1,336 @@
+"""The local engine: attempts run in warm worker processes on this machine.
+
+Owns: which attempt is in which worker, which workers are reused, and who has which GPU.
+Must never: decide about a trial, or raise because something outside went wrong.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Protocol
+
+import msgspec
+
+from holdfast.core.events import Cause
+from holdfast.core.observations import Capacity, Died, Joined, Observation, Raised, Report, Returned, Stopped
+from holdfast.engines.capacity import capacity
+from holdfast.engines.crew import Crew
+from holdfast.engines.gpu import GpuPool, visible_gpus
+from holdfast.engines.handle import AttemptEnd, WorkerHandle
+from holdfast.engines.nursery import Nursery
+from holdfast.engines.orders import Hello, Unclean, WorkerWord, decode_word
+from holdfast.engines.worker import DEFAULT_RUNNER
+from holdfast.errors import InternalError, TuneError
+from holdfast.trainable.messages import Decision, Run, SaveSoon, Setup, frame
+
+CLOSE_EXIT_S = 0.5
+"""How long idle workers may take to leave when the engine closes without grace."""
+
+_SAVE_SOON = frame(SaveSoon())
+
+_log = logging.getLogger(__name__)
+
+
+class LocalSettings(Protocol):
+    """What the engine reads of ``holdfast.config.LocalEngine``."""
+
+    @property
+    def cpus(self) -> float | None: ...
+    @property
+    def gpus(self) -> float | None: ...
+    @property
+    def resources(self) -> Mapping[str, float] | None: ...
+    @property
+    def start(self) -> str: ...
+    @property
+    def preload(self) -> Sequence[str]: ...
+    @property
+    def memory_limit_bytes(self) -> int | None: ...
+    @property
+    def max_trials_per_worker(self) -> int | None: ...
+
+
+class LocalProcessEngine:
+    """Runs attempts in processes on this machine (``engines.base.Engine``).
+
+    Args:
+        settings: A ``LocalEngine``.
+        log_dir: What workers print goes to ``worker-<number>.log`` here; files that stay empty are removed.
+        runner: "module:function" that a worker calls with its setup and channel.
+    """
+
+    def __init__(self, settings: LocalSettings, *, log_dir: Path, runner: str = DEFAULT_RUNNER) -> None:
+        self._settings = settings
+        self._log_dir = Path(log_dir)
+        self._runner = runner
+        self._owner = os.getpid()
+        self._crew: Crew | None = None
+        self._setup: Setup | None = None
+        self._host, self._ip = "", ""
+        self._attempts: dict[tuple[int, int], WorkerHandle] = {}
+        self._idle: list[WorkerHandle] = []
+        self._launched: dict[int, int] = {}  # n -> its newest attempt
+        self._waiting: deque[Run] = deque()  # for GPUs that are not free yet
+        self._gpus = GpuPool({})
+        self._ready: list[Observation] = []
+
+    # --- the protocol
+
+    def open(self, setup: Setup) -> None:
+        """Start the nanny; workers are started by the launches that need them, numbered from ``setup.worker``."""
+        if self._setup is not None:
+            raise InternalError("An engine is opened once.")
+        limit = setup.memory_limit_bytes or self._settings.memory_limit_bytes or 0
+        self._setup = msgspec.structs.replace(setup, memory_limit_bytes=limit)
+        try:
+            self._host, self._ip = socket.gethostname(), _address()
+            self._log_dir.mkdir(parents=True, exist_ok=True)
+            self._crew = Crew(self, self._log_dir, setup.worker)
+            self._crew.begin(self._start_nursery)
+        except OSError as error:
+            self.close()
+            raise TuneError(
+                f"The local engine could not start: {error}. It must be able to write to {str(self._log_dir)!r} "
+                "and to start processes. Nothing was run."
+            ) from error
+        gpus = visible_gpus(self._settings.gpus)
+        self._gpus = GpuPool(gpus)
+        self._ready.append(Capacity(capacity(self._settings.cpus, gpus, self._settings.resources)))
+
+    def launch(self, run: Run) -> None:
+        """Give the attempt to a warm worker, or to a new one, which finds it in its socket when it has started."""
+        if run.attempt <= self._launched.get(run.n, -1):
+            return
+        self._launched[run.n] = run.attempt
+        amount = run.resources.get("GPU", 0.0)
+        never = self._gpus.why_never(amount) if amount else ""
+        if never:
+            self._refuse(run, Cause.EXIT, never)
+        elif amount:
+            # The core counts GPUs as a sum: 3 x 0.6 fit in 2.0, yet not on two devices. Then this one has to wait,
+            # as it has for the device of an attempt that is still being killed.
+            self._waiting.append(run)
+            self._launch_waiting()
+        else:
+            self._place(run, (), 0.0)
+
+    def reply(self, n: int, attempt: int, decision: Decision) -> None:
+        """One send; what the socket does not take at once is sent by ``poll``."""
+        worker = self._attempts.get((n, attempt))
+        if worker is not None and self._crew is not None:
+            self._crew.send(worker, frame(decision))
+
+    def save_soon(self, n: int, attempt: int) -> None:
+        """See ``reply``."""
+        worker = self._attempts.get((n, attempt))
+        if worker is not None and self._crew is not None:
+            self._crew.send(worker, _SAVE_SOON)
+
+    def halt(self, n: int, attempt: int, grace_s: float) -> None:
+        """End the attempt. A worker that unwinds within ``grace_s`` stays warm; one that needs a signal does not."""
+        worker = self._attempts.get((n, attempt))
+        if worker is None or self._crew is None:
+            self._give_up_waiting(n, attempt)
+        elif worker.held is not None:
+            return
+        elif grace_s > 0:
+            self._crew.arm(worker, grace_s, self._crew.terminate)
+        else:
+            self._crew.kill(worker)
+
+    def poll(self, timeout_s: float) -> Sequence[Observation]:
+        """What happened, in the order in which it did for each worker."""
+        if self._crew is None:
+            return []
+        self._crew.turn(0.0 if self._ready else timeout_s)
+        ready, self._ready = self._ready, []
+        return ready
+
+    def wake(self) -> None:
+        """Make ``poll`` return soon; does nothing once closed."""
+        crew = self._crew
+        if crew is not None:
+            crew.wake()
+
+    def close(self, grace_s: float = 0.0) -> None:
+        """Idle workers leave by themselves, the others get SIGTERM if there is grace; then all is killed."""
+        crew, self._crew = self._crew, None
+        if crew is None:
+            return
+        if self._owner != os.getpid():
+            # A fork of the driver has a copy of this object. The processes are not its to end.
+            crew.abandon()
+            return
+        try:
+            self._dismiss(crew, grace_s)
+        finally:
+            crew.close()
+
+    def __del__(self) -> None:
+        with contextlib.suppress(Exception):
+            self.close()
+
+    # --- starting attempts
+
+    def _start_nursery(self) -> Nursery:
+        assert self._setup is not None
+        return Nursery(
+            runner=self._runner,
+            start=self._settings.start,
+            preload=tuple(self._settings.preload),
+            sys_path=self._setup.sys_path,
+            log_dir=self._log_dir,
+        )
+
+    def _launch_waiting(self) -> None:
+        while self._waiting:
+            amount = self._waiting[0].resources["GPU"]
+            gpus = self._gpus.take(amount)
+            if gpus is None:
+                return
+            self._place(self._waiting.popleft(), gpus, amount)
+
+    def _give_up_waiting(self, n: int, attempt: int) -> None:
+        for run in self._waiting:
+            if (run.n, run.attempt) == (n, attempt):
+                self._waiting.remove(run)
+                self._refuse(run, Cause.SIGNAL, "ended at the driver's request before it had a GPU")
+                return
+
+    def _refuse(self, run: Run, cause: str, detail: str) -> None:
+        self._ready.append(Died(run.n, run.attempt, cause, detail))
+
+    def _place(self, run: Run, gpus: tuple[str, ...], amount: float) -> None:
+        if self._crew is None or self._setup is None:
+            return  # closing
+        run = msgspec.structs.replace(run, gpus=gpus)
+        try:
+            data = frame(run)
+            worker = self._take_idle(self._crew, gpus, amount)
+            if worker is None:
+                worker = self._crew.new_worker()
+                data = frame(msgspec.structs.replace(self._setup, worker=worker.number)) + data
+        except (ValueError, TypeError, OverflowError) as error:
+            self._gpus.give_back(gpus, amount)
+            self._refuse(run, Cause.EXCEPTION, f"the trial's configuration cannot be sent to a worker: {error}")
+            return
+        except OSError as error:
+            self._gpus.give_back(gpus, amount)
+            self._refuse(run, Cause.EXIT, f"no worker process could be started: {error}")
+            return
+        worker.begin(run, self._setup, amount)
+        self._attempts[run.n, run.attempt] = worker
+        self._crew.send(worker, data)
+
+    def _take_idle(self, crew: Crew, gpus: tuple[str, ...], amount: float) -> WorkerHandle | None:
+        chosen = next((w for w in reversed(self._idle) if w.gpus == gpus and not w.hung_up()), None)
+        for worker in [w for w in self._idle if w is not chosen and set(w.gpus) & set(gpus)]:
+            # Reused instances keep memory of their GPU while idle; whoever gets the device must not find it taken.
+            if amount >= 1 or worker.gpus != gpus:
+                self._idle.remove(worker)
+                crew.kill(worker)
+        if chosen is not None:
+            self._idle.remove(chosen)
+        return chosen
+
+    # --- what the crew tells
+
+    def hear(self, worker: WorkerHandle, payloads: list[bytes]) -> None:
+        """Part of ``CrewListener``."""
+        for payload in payloads:
+            message: WorkerWord = decode_word(payload)
+            if type(message) is Report and worker.held is None:
+                self._ready.append(message)
+            else:
+                self._hear_other(worker, message)
+
+    def _hear_other(self, worker: WorkerHandle, message: WorkerWord) -> None:
+        if isinstance(message, Returned | Stopped | Raised):
+            self._attempt_ended(worker, message)
+        elif isinstance(message, Hello):
+            if self._crew is not None:
+                self._crew.losses = 0
+            self._ready.append(Joined(message.worker, self._host, self._ip, message.pid))
+        elif isinstance(message, Unclean):
+            worker.unclean = message.what
+            _log.debug("Worker %d is replaced: its trial left %s", worker.number, message.what)
+        elif worker.held is None:
+            self._ready.append(message)
+
+    def _attempt_ended(self, worker: WorkerHandle, message: AttemptEnd) -> None:
+        if worker.held is not None or worker.key != (message.n, message.attempt):
+            return  # an attempt ends once
+        worker.trials += 1
+        if worker.cut or self._crew is None:
+            worker.held = message
+        elif self._must_retire(worker, message):
+            worker.held = message
+            self._crew.retire(worker)
+        else:
+            self._crew.disarm(worker)
+            self._ready.append(message)
+            self._release(worker)
+            self._idle.append(worker)
+            self._launch_waiting()
+
+    def _must_retire(self, worker: WorkerHandle, message: AttemptEnd) -> bool:
+        assert self._setup is not None
+        limit = self._settings.max_trials_per_worker or 0
+        return (
+            isinstance(message, Raised)
+            or bool(worker.unclean)
+            or worker.halted
+            or 0 < limit <= worker.trials
+            or (bool(worker.gpus) and not self._setup.reuse_instances)
+        )
+
+    def gone(self, worker: WorkerHandle, cause: str, detail: str) -> None:
+        """Part of ``CrewListener``: the attempt's end, and only then its resources."""
+        if worker.held is not None:
+            self._ready.append(worker.held)
+        elif worker.key is not None:
+            self._ready.append(Died(*worker.key, cause, detail, worker.output()))
+        if worker in self._idle:
+            self._idle.remove(worker)
+        self._release(worker)
+        self._launch_waiting()
+
+    def _release(self, worker: WorkerHandle) -> None:
+        if worker.key is not None:
+            del self._attempts[worker.key]
+            worker.key = None
+        if worker.gpu_amount:
+            self._gpus.give_back(worker.gpus, worker.gpu_amount)
+            worker.gpu_amount = 0.0
+
+    # --- the end
+
+    def _dismiss(self, crew: Crew, grace_s: float) -> None:
+        deadline = time.monotonic() + max(grace_s, CLOSE_EXIT_S)
+        leaving = list(self._idle)
+        for worker in leaving:
+            crew.retire(worker)
+        if grace_s > 0:
+            for worker in self._attempts.values():
+                leaving.append(worker)
+                if worker.held is None:
+                    crew.terminate(worker)
+        while time.monotonic() < deadline and any(worker.number in crew.workers for worker in leaving):
+            crew.turn(deadline - time.monotonic())
+
+
+def _address() -> str:
+    """This machine's address as others see it. Connecting a datagram socket sends nothing."""
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        try:
+            probe.connect(("192.0.2.1", 9))
+            return str(probe.getsockname()[0])
+        except OSError:
+            return "127.0.0.1"

@@ -1,0 +1,29 @@
+"""The journal: an append-only history of opaque records that survives crashes, damage and second writers."""
+
+from holdfast.journal.epoch import Claim, Holder, beat, claim_epoch, holder, is_fenced, release
+from holdfast.journal.log import Durability, Journal
+from holdfast.journal.reader import JournalContents, Position, TornTail, read_journal
+from holdfast.journal.repair import Finding, RepairReport, repair_journal, verify_journal
+from holdfast.journal.snapshot import Snapshot, SnapshotStore
+
+__all__ = [
+    "Claim",
+    "Durability",
+    "Finding",
+    "Holder",
+    "Journal",
+    "JournalContents",
+    "Position",
+    "RepairReport",
+    "Snapshot",
+    "SnapshotStore",
+    "TornTail",
+    "beat",
+    "claim_epoch",
+    "holder",
+    "is_fenced",
+    "read_journal",
+    "release",
+    "repair_journal",
+    "verify_journal",
+]

@@ -1,0 +1,241 @@
+"""Reading the journal: the history's records in order, from the start or from where a reader stopped.
+
+Owns the difference between a torn tail (a write cut short by a crash: dropped, and said so) and damage (a record
+that was whole and is not any more: an error, never a silent gap). Must never write, so it works on a live, a
+dead and a read-only experiment alike.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import count
+from typing import NamedTuple
+
+import msgspec
+
+from holdfast.errors import FencedError, JournalDamagedError
+from holdfast.journal.frames import Scan, classify_tail, count_readable, scan
+from holdfast.journal.segments import (
+    BrokenChain,
+    Link,
+    Stump,
+    read_chain,
+    relative_path,
+    segment_path,
+)
+from holdfast.storage.local import REAL_DISK, Disk
+
+
+class Position(msgspec.Struct, frozen=True):
+    """A place between two records of the journal.
+
+    Attributes:
+        segment: File name of the segment; empty before the first one.
+        offset: Byte offset within it.
+        next_seq: Number of the record that follows.
+    """
+
+    segment: str
+    offset: int
+    next_seq: int
+
+
+START = Position("", 0, 1)
+
+
+class TornTail(NamedTuple):
+    """A write that never finished; no reply was ever sent for what it held.
+
+    Attributes:
+        segment: File name of the segment.
+        offset: Where it begins.
+        dropped: Bytes that were left out.
+    """
+
+    segment: str
+    offset: int
+    dropped: int
+
+
+class LinkContents(NamedTuple):
+    """What was read of one segment.
+
+    Attributes:
+        found: The good records; offsets are counted from where the reading began.
+        torn: What was left out behind them.
+        damage: The error to raise behind them.
+    """
+
+    found: Scan
+    torn: TornTail | None
+    damage: JournalDamagedError | None
+
+
+class JournalContents:
+    """The records behind a position; iterate once for pairs of number and payload.
+
+    Attributes:
+        position: Behind the last record handed out with its whole segment; where to go on later.
+        torn: What was left out at the end, once the iteration has ended. On a live journal it is usually a
+            record that is just being written.
+    """
+
+    def __init__(self, root: str, disk: Disk, after: Position, links: list[Link], stumps: list[Stump]) -> None:
+        self.position = after
+        self.torn: TornTail | None = None
+        self._root = root
+        self._disk = disk
+        self._links = links
+        if stumps:
+            self.torn = TornTail(stumps[0].name.file, 0, stumps[0].size)
+
+    def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for index, link in enumerate(self._links):
+            start, seq = link.body, link.name.first_seq
+            if link.name.file == self.position.segment:
+                start, seq = self.position.offset, self.position.next_seq
+            part = read_link(self._root, self._disk, self._links[index:], start, seq)
+            yield from zip(count(seq), part.found.payloads, strict=False)
+            self.position = Position(link.name.file, start + part.found.offset, part.found.next_seq)
+            self.torn = part.torn or self.torn
+            if part.damage is not None:
+                raise part.damage
+
+
+def read_journal(
+    root: str | os.PathLike[str], *, after: Position | None = None, disk: Disk = REAL_DISK
+) -> JournalContents:
+    """Open the history of the experiment at ``root`` for reading.
+
+    Args:
+        root: The experiment's root. No journal there means no records.
+        after: Where an earlier reading stopped; the start if None.
+        disk: Where the root is.
+
+    Raises:
+        JournalDamagedError: Also later, while iterating, after everything before the damage was handed out.
+        FencedError: ``after`` is no longer part of the history: a newer driver sealed the journal before it.
+            Read again from the start.
+    """
+    root = os.path.abspath(root)
+    after = after or START
+    try:
+        links, stumps = read_chain(root, disk, back_to=after.segment)
+    except BrokenChain as broken:
+        raise chain_damage(root, disk, broken) from None
+    if after.segment:
+        _check_position(root, after, links)
+    return JournalContents(root, disk, after, links, stumps)
+
+
+def holds_position(root: str | os.PathLike[str], position: Position, *, disk: Disk = REAL_DISK) -> bool:
+    """Tell whether the history reaches as far as ``position``."""
+    try:
+        read_journal(root, after=position, disk=disk)
+    except (FencedError, JournalDamagedError):
+        return False
+    if not position.segment:
+        return True
+    path = segment_path(os.path.abspath(root), position.segment)
+    return bool(disk.read(path, position.offset - 1, 1))
+
+
+def read_link(root: str, disk: Disk, links: list[Link], start: int, seq: int) -> LinkContents:
+    """Read one segment of the chain.
+
+    Args:
+        root: The experiment's root.
+        disk: Where it is.
+        links: The segment, and those behind it (to count what can be read there).
+        start: Offset to begin at.
+        seq: Number of the record there.
+    """
+    link = links[0]
+    buffer = disk.read(segment_path(root, link.name.file), start)
+    if link.seal is None:
+        found = scan(buffer, seq)
+        tail = classify_tail(buffer, found.offset, found.next_seq)
+        if tail is None:
+            return LinkContents(found, None, None)
+        if tail.kind == "torn":
+            return LinkContents(found, TornTail(link.name.file, start + found.offset, tail.size), None)
+        return LinkContents(found, None, _damage(root, disk, links, start + found.offset, found.next_seq))
+    end = link.seal.length - start
+    found = scan(buffer, seq, 0, min(end, len(buffer)))
+    if found.offset == end and found.next_seq == link.end_seq and found.crc in (link.seal.crc, None):
+        return LinkContents(found, None, None)
+    return LinkContents(found, None, _damage(root, disk, links, start + found.offset, found.next_seq))
+
+
+def count_behind(root: str, disk: Disk, links: list[Link], offset: int, seq: int) -> int:
+    """Count the records that can be read behind a damaged one.
+
+    Args:
+        root: The experiment's root.
+        disk: Where it is.
+        links: The damaged segment and those behind it.
+        offset: Where the damaged record begins.
+        seq: Its number.
+    """
+    total = 0
+    for link in links:
+        buffer = disk.read(segment_path(root, link.name.file))
+        end = len(buffer) if link.seal is None else min(link.seal.length, len(buffer))
+        if link is links[0]:
+            total += count_readable(buffer, offset, seq, end)
+        else:
+            total += count_readable(buffer, link.body, link.name.first_seq, end)
+    return total
+
+
+def count_in_broken(root: str, disk: Disk, broken: BrokenChain) -> int:
+    """Count the records that can be read in and behind a segment that breaks the chain."""
+    total = 0
+    if broken.later:
+        total = count_behind(root, disk, broken.later, broken.later[0].body, broken.later[0].name.first_seq)
+    try:
+        buffer = disk.read(segment_path(root, broken.name.file))
+    except FileNotFoundError:
+        return total
+    seal = broken.later[0].header.prev if broken.later else None
+    end = len(buffer) if seal is None else min(seal.length, len(buffer))
+    return total + count_readable(buffer, 0, broken.name.first_seq, end)
+
+
+def chain_damage(root: str, disk: Disk, broken: BrokenChain) -> JournalDamagedError:
+    """Return the error for a segment that is missing or whose header is damaged."""
+    file = relative_path(broken.name.file)
+    readable = count_in_broken(root, disk, broken)
+    return _error(root, (file, 0, broken.name.first_seq), readable, f"{file} cannot be used: {broken.reason}")
+
+
+def _damage(root: str, disk: Disk, links: list[Link], offset: int, seq: int) -> JournalDamagedError:
+    file = relative_path(links[0].name.file)
+    readable = count_behind(root, disk, links, offset, seq)
+    return _error(root, (file, offset, seq), readable, f"{file} is damaged at byte {offset}")
+
+
+def _error(root: str, place: tuple[str, int, int], readable: int, what: str) -> JournalDamagedError:
+    file, offset, seq = place
+    return JournalDamagedError(
+        f"The journal of {root} is damaged at record {seq}: {what}. The {seq - 1} records before it are not "
+        f"affected, {readable} records behind it can still be read, and nothing was overwritten. "
+        f"`holdfast verify {root}` lists all damage; `holdfast repair {root}` keeps a copy of everything and "
+        f"lets the experiment go on from the last record before the damage.",
+        file=file,
+        offset=offset,
+        seq=seq,
+    )
+
+
+def _check_position(root: str, after: Position, links: list[Link]) -> None:
+    first = links[0] if links else None
+    if first is not None and first.name.file == after.segment:
+        if first.seal is None or after.offset <= first.seal.length:
+            return
+    raise FencedError(
+        f"The place in the journal of {root} where this reader stopped (record {after.next_seq}, segment "
+        f"{after.segment}) is not part of the history any more: a newer driver took over and sealed the journal "
+        f"before it. Nothing that was acknowledged is lost. Read the journal again from the start."
+    )

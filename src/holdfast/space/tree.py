@@ -1,0 +1,199 @@
+"""Nested dicts and lists as trees: paths, flat keys, and the nodes of a space that still need a value.
+
+Owns what a path is and which node is a variable. Must never draw a value.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Hashable, Mapping
+from typing import Any, NamedTuple, TypeAlias
+
+from holdfast.errors import InvalidInputError
+from holdfast.space.domains import Domain, Function, option_list
+
+Path: TypeAlias = tuple[Hashable, ...]
+"""Dict keys and list indexes from the root to a node."""
+
+SCALARS = frozenset({int, float, str, bool, type(None)})
+"""Exact types that are plain data; a subclass (an enum, a NumPy number) is more than its plain value."""
+
+
+class Pending:
+    """Stands in a config where a value is still to come."""
+
+    __slots__ = ()
+
+    def __repr__(self) -> str:
+        return "<not resolved yet>"
+
+
+PENDING = Pending()
+
+
+class Grid(NamedTuple):
+    """A grid: every one of its options is tried."""
+
+    options: list[Any]
+
+
+class Slot(NamedTuple):
+    """A place in a space that needs a value, and where the value comes from."""
+
+    path: Path
+    source: Domain | Grid
+
+
+def is_grid(node: Any) -> bool:
+    """Whether a node is ``{"grid_search": [...]}``."""
+    return isinstance(node, dict) and len(node) == 1 and "grid_search" in node
+
+
+def is_eval(node: Any) -> bool:
+    """Whether a node is the legacy ``{"eval": "expression"}``."""
+    return isinstance(node, dict) and len(node) == 1 and isinstance(node.get("eval"), str)
+
+
+def joined(path: Path) -> str:
+    """A path as one string."""
+    return "/".join(map(str, path))
+
+
+def path_order(path: Path) -> list[tuple[int, int, str]]:
+    """Sort key of paths: list indexes as numbers and before names, names as text."""
+    return [(0, part, "") if isinstance(part, int) else (1, 0, str(part)) for part in path]
+
+
+def carve(node: Any, path: Path, found: list[Slot]) -> Any:
+    """Copy a tree with PENDING in place of every variable; the variables are appended to ``found``.
+
+    Containers become new dicts and lists (tuples too), so that the copy is plain data and shares
+    nothing that could be changed.
+    """
+    if type(node) in SCALARS:
+        return node
+    if isinstance(node, Domain):
+        found.append(Slot(path, node))
+        return PENDING
+    if isinstance(node, dict):
+        if is_grid(node):
+            found.append(Slot(path, Grid(option_list(node["grid_search"], f"grid_search at {joined(path)!r}"))))
+            return PENDING
+        if is_eval(node):
+            found.append(Slot(path, Expression(node["eval"])))
+            return PENDING
+        return {key: carve(value, (*path, key), found) for key, value in node.items()}
+    if isinstance(node, list) or type(node) is tuple:
+        return [carve(value, (*path, i), found) for i, value in enumerate(node)]
+    return node
+
+
+def copy_tree(node: Any) -> Any:
+    """Copy the dicts and lists of a carved tree; leaves are shared."""
+    if isinstance(node, dict):
+        return {k: v if type(v) in SCALARS else copy_tree(v) for k, v in node.items()}
+    if isinstance(node, list):
+        return [v if type(v) in SCALARS else copy_tree(v) for v in node]
+    return node
+
+
+def find_variables(space: Mapping[str, Any]) -> list[Slot]:
+    """Everything in a space that needs a value, ordered by path; empty for a space of constants."""
+    found: list[Slot] = []
+    carve(dict(space), (), found)
+    return sorted(found, key=lambda slot: path_order(slot.path))
+
+
+def get_at(tree: Any, path: Path) -> Any:
+    """The node at a path."""
+    for part in path:
+        tree = tree[part]
+    return tree
+
+
+def put_at(tree: Any, path: Path, value: Any) -> None:
+    """Replace the node at a path, whose parent exists."""
+    for part in path[:-1]:
+        tree = tree[part]
+    tree[path[-1]] = value
+
+
+class Expression(Function):
+    """The legacy ``{"eval": "expression"}``, evaluated with the names ``random``, ``np``, ``spec`` and ``config``."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.func = self._evaluate
+        self.takes_config = True
+
+    @property
+    def domain_str(self) -> str:
+        """The expression."""
+        return f"({self.text})"
+
+    def _evaluate(self, config: Any) -> Any:
+        import random
+        from types import SimpleNamespace
+
+        code = compile(self.text, "<eval in the search space>", "eval")
+        names = {"random": random, "spec": SimpleNamespace(config=config), "config": config}
+        if re.search(r"\bnp\b", self.text):
+            import numpy
+
+            names["np"] = numpy
+        return eval(code, names)
+
+
+def flatten_dict(
+    dt: Mapping[Any, Any], delimiter: str = "/", prevent_delimiter: bool = False, flatten_list: bool = False
+) -> dict[str, Any]:
+    """Flatten nested dicts into one, joining keys. Empty dicts vanish; lists stay unless asked otherwise.
+
+    Args:
+        dt: The nested dict; it is not changed.
+        delimiter: What joins two keys.
+        prevent_delimiter: Refuse keys that contain the delimiter, because they could not be told apart.
+        flatten_list: Flatten lists too, by index.
+
+    Example:
+        >>> flatten_dict({"a": {"b": 1, "c": {}}, "d": [1]})
+        {'a/b': 1, 'd': [1]}
+    """
+    flat: dict[str, Any] = {}
+    kinds = (dict, list) if flatten_list else dict
+
+    def walk(node: Any, prefix: str) -> None:
+        pairs = enumerate(node) if isinstance(node, list) else node.items()
+        for key, value in pairs:
+            if prevent_delimiter and delimiter in str(key):
+                raise InvalidInputError(
+                    f"The key {key!r} contains {delimiter!r}, which joins nested keys. Rename the key."
+                )
+            if isinstance(value, kinds):
+                walk(value, f"{prefix}{key}{delimiter}")
+            else:
+                flat[f"{prefix}{key}"] = value
+
+    walk(dt, "")
+    return flat
+
+
+def unflatten_dict(dt: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:
+    """Nest the keys of a flat dict again.
+
+    Example:
+        >>> unflatten_dict({"a/b": 1, "d": [1]})
+        {'a': {'b': 1}, 'd': [1]}
+    """
+    nested: dict[str, Any] = {}
+    for key, value in dt.items():
+        *parents, last = key.split(delimiter)
+        node = nested
+        for parent in parents:
+            node = node.setdefault(parent, {})
+            if not isinstance(node, dict):
+                raise InvalidInputError(f"{key!r} needs {parent!r} to be a dict, but it has the value {node!r} too.")
+        if isinstance(node.get(last), dict):
+            raise InvalidInputError(f"{key!r} has the value {value!r}, but there are keys below it too. Rename one.")
+        node[last] = value
+    return nested

@@ -1,0 +1,1 @@
+"""Bytes under a root: what the layers above use to store and fetch them, and nothing about their meaning."""

@@ -1,0 +1,141 @@
+"""The one pickle of an experiment: the trainable and the objects its configs refer to (I11).
+
+Owns both file formats, the limits on their size, and the diagnosis of what cannot be pickled. Loading either runs
+user code, so only workers and restores that were not given the trainable again may do it.
+"""
+
+from __future__ import annotations
+
+import io
+import pickle
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import NotSerializableError, TuneError
+from holdfast.trainable.unpicklable import diagnose, largest_parts
+
+MAX_TRAINABLE_BYTES = 100 * 1024 * 1024
+LARGE_TRAINABLE_BYTES = 1024 * 1024
+
+_PARAMETERS = "parameters"
+
+
+class _File(msgspec.Struct, array_like=True):
+    """The code, and apart from it what ``with_parameters`` attached, which may be as large as it likes."""
+
+    code: bytes
+    parameters: bytes
+
+
+def dump_trainable(trainable: Any) -> bytes:
+    """The content of the trainable file.
+
+    Raises:
+        NotSerializableError: If it cannot be pickled; the message leads to the object inside it.
+        TuneError: If it is too large without its ``with_parameters`` values.
+    """
+    # Wrapped as they are by ``with_parameters``; a subclass of a wrapped class shares the dict.
+    parameters = getattr(trainable, "_holdfast_parameters", None) or None
+    file = _File(_dump(trainable, parameters, _name(trainable)), b"")
+    if len(file.code) > MAX_TRAINABLE_BYTES:
+        raise TuneError(
+            f"The trainable {_name(trainable)} is too large: {len(file.code):,} bytes when pickled, the limit is "
+            f"{MAX_TRAINABLE_BYTES:,}. {_largest(trainable)}Check that its definition does not capture large objects; "
+            "pass them with tune.with_parameters(trainable, data=data), or load them inside the trainable."
+        )
+    if parameters is not None:
+        file.parameters = _dump(parameters, None, f"the parameters of {_name(trainable)}")
+    return msgspec.msgpack.encode(file)
+
+
+def load_trainable(data: bytes) -> Any:
+    """The inverse of ``dump_trainable``. Runs user code."""
+    file = msgspec.msgpack.decode(data, type=_File)
+    return _Unpickler(io.BytesIO(file.code), file.parameters).load()
+
+
+def size_warning(trainable: Any, data: bytes) -> str:
+    """What to tell the user about a trainable of this size; "" if nothing."""
+    size = len(msgspec.msgpack.decode(data, type=_File).code)
+    if size <= LARGE_TRAINABLE_BYTES:
+        return ""
+    return (
+        f"The trainable {_name(trainable)} is large: {size:,} bytes when pickled. {_largest(trainable)}Every worker "
+        "loads it; pass large objects with tune.with_parameters(trainable, data=data) instead."
+    )
+
+
+def dump_objects(objects: Mapping[str, Any]) -> bytes:
+    """The content of the objects file: each value pickled by itself, so that a trial loads only what it needs.
+
+    Raises:
+        NotSerializableError: If a value cannot be pickled; the message names its place in the search space.
+    """
+    return msgspec.msgpack.encode(
+        {path: _dump(value, None, f"the value {path!r} of the search space") for path, value in objects.items()}
+    )
+
+
+def load_objects(data: bytes) -> Mapping[str, Any]:
+    """The inverse of ``dump_objects``; each look-up makes the value anew, so that trials cannot share it."""
+    return _Objects(msgspec.msgpack.decode(data, type=dict[str, bytes]))
+
+
+class _Objects(Mapping[str, Any]):
+    def __init__(self, pickles: dict[str, bytes]) -> None:
+        self._pickles = pickles
+
+    def __getitem__(self, path: str) -> Any:
+        return pickle.loads(self._pickles[path])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._pickles)
+
+    def __len__(self) -> int:
+        return len(self._pickles)
+
+
+def _dump(value: Any, apart: Any, name: str) -> bytes:
+    """Pickle ``value``, with a reference in place of the object ``apart``."""
+    import cloudpickle
+
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+        def persistent_id(self, obj: Any) -> str | None:
+            return _PARAMETERS if obj is apart and apart is not None else None
+
+    buffer = io.BytesIO()
+    try:
+        Pickler(buffer).dump(value)
+    except Exception as error:
+        trace = "\n".join(f"  {line}" for line in diagnose(value))
+        raise NotSerializableError(
+            f"{name} is not serializable, so it cannot be sent to a worker process: {type(error).__name__}: {error}\n"
+            f"{trace}\nCreate that object inside the trainable, or pass something picklable from which it can be made."
+        ) from error
+    return buffer.getvalue()
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, parameters: bytes) -> None:
+        super().__init__(file)
+        self._bytes = parameters
+        self._loaded: Any = None
+
+    def persistent_load(self, pid: Any) -> Any:
+        if pid != _PARAMETERS:
+            raise pickle.UnpicklingError(f"unknown reference {pid!r} in the trainable file")
+        if self._loaded is None:
+            self._loaded = pickle.loads(self._bytes)
+        return self._loaded
+
+
+def _name(trainable: Any) -> str:
+    name = getattr(trainable, "__name__", None)
+    return name if isinstance(name, str) else type(trainable).__name__
+
+
+def _largest(trainable: Any) -> str:
+    parts = largest_parts(trainable)
+    return f"Its largest parts: {', '.join(f'{name} ({size:,} bytes)' for name, size in parts)}. " if parts else ""

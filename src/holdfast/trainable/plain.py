@@ -1,0 +1,184 @@
+"""Metrics as plain data: what a trial reports, copied and reduced to what the wire and the journal can hold.
+
+Owns the conversion and its rules. Must never keep a reference to anything mutable that the user passed in: whatever
+the user changes after ``report()`` was called changes nothing about the report.
+"""
+
+from __future__ import annotations
+
+import datetime
+import logging
+import numbers
+import os
+from collections.abc import Mapping, Set
+from decimal import Decimal
+from fractions import Fraction
+from typing import Any
+
+from holdfast.errors import InvalidInputError, InvalidTypeError
+
+log = logging.getLogger("holdfast")
+
+MAX_DEPTH = 64
+MAX_REPR_CHARS = 2_000
+
+_ATOMS = frozenset({float, bool, type(None)})
+_SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # what msgpack can hold
+
+
+def plain_metrics(metrics: Any, warned: set[str], *, refuse_tensors: bool = True) -> dict[str, Any]:
+    """A copy of ``metrics`` made of dicts, lists, strings, numbers, booleans, None and bytes only.
+
+    Args:
+        metrics: What the user reports.
+        warned: Keys that the user was already warned about; grows.
+        refuse_tensors: Whether a torch tensor is an error or becomes numbers like any other array.
+
+    Raises:
+        InvalidTypeError: If it is not a dict, or a key of it is not a string.
+        InvalidInputError: If it holds a torch tensor, or is nested too deeply.
+    """
+    if type(metrics) is dict:
+        for key, value in metrics.items():
+            kind = type(value)
+            if type(key) is not str or not key.isascii():
+                break
+            if kind in _ATOMS or (kind is int and _SMALLEST <= value <= _LARGEST):
+                continue
+            if kind is not str or not value.isascii():
+                break
+        else:
+            return metrics.copy()
+    elif not isinstance(metrics, Mapping):
+        raise InvalidTypeError(
+            f"report() needs a dict of metrics, got {type(metrics).__name__}: {shortened(metrics)}. "
+            'Write report({"loss": 0.5}).'
+        )
+    for key in metrics:
+        if not isinstance(key, str):
+            raise InvalidTypeError(
+                f"metric names must be strings, got {shortened(key)} ({type(key).__name__}). "
+                f"Write report({{{str(key)!r}: ...}})."
+            )
+    return _Converter(warned, refuse_tensors).mapping(metrics, "", 1)
+
+
+def shortened(value: Any) -> str:
+    """``repr(value)``, cut to a length that fits into a message, whatever the object does."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__} object>"
+    return text if len(text) <= MAX_REPR_CHARS else text[:MAX_REPR_CHARS] + "..."
+
+
+def encodable(text: str) -> str:
+    """The same text, with what UTF-8 cannot hold (lone surrogates) spelled out."""
+    return text if text.isascii() else text.encode("utf-8", "backslashreplace").decode("utf-8")
+
+
+class _Converter:
+    """The slow path: anything that is not a flat dict of simple values."""
+
+    __slots__ = ("refuse_tensors", "warned")
+
+    def __init__(self, warned: set[str], refuse_tensors: bool) -> None:
+        self.warned = warned
+        self.refuse_tensors = refuse_tensors
+
+    def mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Any]:
+        return {
+            encodable(str(key)): self.convert(item, f"{path}/{key}" if path else str(key), depth)
+            for key, item in value.items()
+        }
+
+    def convert(self, value: Any, path: str, depth: int) -> Any:
+        if depth > MAX_DEPTH:
+            raise InvalidInputError(
+                f"the metric {shortened(path[:100])} is nested more than {MAX_DEPTH} levels deep, or contains itself"
+            )
+        kind = type(value)
+        if kind in _ATOMS:
+            return value
+        if isinstance(value, str):
+            return encodable(str.__str__(value))
+        if isinstance(value, (int, float, Decimal, Fraction)):
+            return self._number(value)
+        if isinstance(value, Mapping):
+            return self.mapping(value, path, depth + 1)
+        if isinstance(value, (list, tuple)):
+            return [self.convert(item, path, depth + 1) for item in value]
+        if isinstance(value, Set):
+            return [self.convert(item, path, depth + 1) for item in _in_stable_order(value)]
+        return self._other(value, path, depth)
+
+    @staticmethod
+    def _number(value: Any) -> int | float:
+        if isinstance(value, bool):
+            return bool(value)
+        if isinstance(value, int):
+            number = int(value)
+            # What the wire cannot hold becomes a float: text would keep every digit, but could not be compared.
+            return number if _SMALLEST <= number <= _LARGEST else _as_float(number)
+        return _as_float(value)
+
+    def _other(self, value: Any, path: str, depth: int) -> Any:
+        if isinstance(value, (bytes, bytearray, memoryview)):
+            return bytes(value)
+        if isinstance(value, (datetime.datetime, datetime.date, datetime.time)):
+            return value.isoformat()
+        if isinstance(value, datetime.timedelta):
+            return value.total_seconds()
+        if isinstance(value, os.PathLike):
+            return encodable(str(value))
+        if self.refuse_tensors and _is_tensor(value):
+            raise InvalidInputError(
+                f"the metric {path!r} is a Torch tensor, which cannot be reported: it would have to be loaded again "
+                f"wherever the results are read. Report a number (`{path.rpartition('/')[2]}.item()`), or put the "
+                "tensor into a checkpoint: report(metrics, checkpoint=...)."
+            )
+        return self._array(value, path, depth)
+
+    def _array(self, value: Any, path: str, depth: int) -> Any:
+        """Whatever array libraries offer (numpy, jax, tensorflow, pandas), else the object's ``repr``."""
+        for method in ("tolist", "numpy"):
+            function = getattr(value, method, None)
+            if not callable(function):
+                continue
+            try:
+                unpacked = function()
+            except Exception as error:
+                log.debug("metric %r: %s() failed: %s", path, method, error)
+                continue
+            if type(unpacked) is not type(value):
+                return self.convert(unpacked, path, depth + 1)
+        if isinstance(value, numbers.Real):  # numpy's long doubles unpack to themselves
+            return _as_float(value)
+        if path not in self.warned:
+            self.warned.add(path)
+            log.warning(
+                "The metric %r is a %s, which is stored as text (its repr). Report numbers, strings, lists and dicts.",
+                path,
+                type(value).__qualname__,
+            )
+        return encodable(shortened(value))
+
+
+def _as_float(value: Any) -> float:
+    try:
+        return float(value)
+    except OverflowError:
+        return float("inf") if value > 0 else float("-inf")
+
+
+def _in_stable_order(values: Set[Any]) -> list[Any]:
+    """Sets have no order, and it differs between processes: sort, so that equal reports are equal."""
+    try:
+        return sorted(values)
+    except TypeError:
+        return sorted(values, key=shortened)
+
+
+def _is_tensor(value: Any) -> bool:
+    """By name, because torch is not imported here and a value can only be a tensor if the user has imported it."""
+    return any(c.__name__ == "Tensor" and c.__module__.split(".")[0] == "torch" for c in type(value).__mro__)

@@ -1,0 +1,455 @@
+"""The running trial's side of the conversation with the driver: ``report`` and its relatives.
+
+Owns the session: the one object in a worker process through which an attempt reports, stages checkpoints and hears
+decisions. Must never touch a checkpoint that is not a stage of its own attempt, decide anything about the trial, or
+return from ``report()`` before the driver has accepted the report (I1).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from numbers import Number
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.core.observations import Report, Saved, SealedStage, Waiting, WorkerMessage
+from holdfast.errors import InternalError, InvalidTypeError, UsageError
+from holdfast.trainable.context import TuneContext, warn_outside
+from holdfast.trainable.failures import is_full, message_of
+from holdfast.trainable.messages import Channel, Decision, Quit, Run, SaveSoon, Setup, ToWorker
+from holdfast.trainable.plain import plain_metrics, shortened
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.checkpoint import Checkpoint
+    from holdfast.checkpoints.stage import Stage
+
+RETRY_S = 1.0  # between two tries to stage a checkpoint while the disk is full
+_LOOK_S = 0.1  # how often such a wait looks whether the driver is still there
+
+T = TypeVar("T")
+
+_current: Session | None = None
+
+
+class TrialStopped(BaseException):
+    """Unwinds the trainable after the driver has decided that this attempt ends; ``finally`` blocks run.
+
+    Not an ``Exception``, so that a training loop which survives errors does not survive this.
+    """
+
+
+class DriverGone(TrialStopped):
+    """Unwinds the trainable because nobody is left to report to."""
+
+
+class Session:
+    """One attempt of one trial, from the worker's side.
+
+    Attributes:
+        stopped: "" while the attempt may go on, then why not: "stop", "pause", "quit" or "gone".
+        save_soon: The driver will end soon; a checkpoint now is worth more than one later.
+    """
+
+    def __init__(self, setup: Setup, run: Run, channel: Channel) -> None:
+        self.setup = setup
+        self.run = run
+        self.trial_dir = os.path.join(setup.root, run.trial_dir)
+        self.stopped = ""
+        self.save_soon = False
+        self._channel = channel
+        self._ordinal = 0
+        self._reported_at = time.monotonic()
+        self._warned: set[str] = set()
+        self._lock = threading.RLock()
+        self._busy = False
+        self._pid = os.getpid()
+        self._thread = threading.get_ident()
+        # Threads that an earlier trial of this process left behind must not report into this one.
+        self._strangers = frozenset(threading.enumerate()) - {threading.current_thread()}
+        self._made_stage: Stage | None = None
+        self._handed_out: list[str] = []
+        self._offered: str | None = None  # from a finished ``checkpoint_dir()``; belongs to the next report
+
+    # --- reporting ----------------------------------------------------------------------------------------------------
+
+    def report(self, metrics: Any, checkpoint: Checkpoint | None) -> None:
+        """See the public ``report``."""
+        self.check_caller("report")
+        plain = plain_metrics(metrics, self._warned)
+        if "done" in plain:
+            plain["done"] = bool(plain["done"])
+        now = time.monotonic()
+        with self._turn():
+            sealed = None
+            if checkpoint is not None or self._offered is not None:
+                sealed = self._seal_for_report(checkpoint)
+            dt = plain.get("time_this_iter_s")
+            if type(dt) is not float and type(dt) is not int:
+                dt = now - self._reported_at
+            self._reported_at = now
+            decision = self.exchange(plain, dt, sealed)
+        if decision.go != "go":
+            raise self.unwinding()
+
+    def exchange(self, metrics: dict[str, Any], dt: float, sealed: SealedStage | None) -> Decision:
+        """Send a report and wait for what the driver decides."""
+        run = self.run
+        self._ordinal = ordinal = self._ordinal + 1
+        try:
+            self.send(Report(run.n, run.attempt, self.setup.worker, ordinal, dt, metrics, sealed))
+        except ValueError:
+            self._ordinal = ordinal - 1  # too large for a frame: nothing was sent, and the user may try again
+            raise
+        while True:
+            try:
+                message = self._channel.receive()
+            except (EOFError, OSError):
+                raise self._lost() from None
+            self._hear(message)
+            if type(message) is Decision and (message.ordinal == ordinal or message.go != "go"):
+                return message
+
+    def saved(self, sealed: SealedStage | None) -> None:
+        """Send a checkpoint that belongs to the last report."""
+        self.send(Saved(self.run.n, self.run.attempt, self.setup.worker, sealed))
+
+    def send(self, message: WorkerMessage) -> None:
+        """Send, or unwind if the driver is gone."""
+        try:
+            self._channel.send(message)
+        except (EOFError, OSError):
+            raise self._lost() from None
+
+    def listen(self) -> None:
+        """Take in what has already arrived, without waiting; does nothing while another thread reports."""
+        if not self._lock.acquire(blocking=False):
+            return
+        try:
+            if not self._busy:
+                self._hear_pending()
+        finally:
+            self._lock.release()
+
+    def check_caller(self, name: str) -> None:
+        """Refuse calls from processes and threads that are not part of this trial."""
+        if os.getpid() != self._pid:
+            raise UsageError(
+                f"{name}() was called in process {os.getpid()}, which trial {self.run.trial_id} forked. Only the "
+                f"trial's own process {self._pid} can talk to the driver: send the values to it, for example through "
+                "a multiprocessing.Queue, and report them there."
+            )
+        if threading.get_ident() != self._thread and threading.current_thread() in self._strangers:
+            raise UsageError(
+                f"{name}() was called by the thread {threading.current_thread().name!r}, which an earlier trial of "
+                f"this process has left behind, while trial {self.run.trial_id} runs. Join your threads before the "
+                "trainable returns."
+            )
+
+    @contextlib.contextmanager
+    def _turn(self) -> Iterator[None]:
+        """One report at a time, and none after the end."""
+        with self._lock:
+            if self.stopped:
+                raise self.unwinding()
+            if self._busy:
+                raise UsageError(
+                    "report() was called while report() was still running in the same thread, as a signal handler can "
+                    "do. Set a flag in the handler and report from the training loop."
+                )
+            self._busy = True
+            try:
+                yield
+            finally:
+                self._busy = False
+
+    def _hear(self, message: ToWorker) -> None:
+        if isinstance(message, Decision):
+            if message.go != "go":
+                self.stopped = message.go
+        elif isinstance(message, SaveSoon):
+            self.save_soon = True
+        elif isinstance(message, Quit):
+            self.stopped = "quit"
+            raise self.unwinding()
+        else:
+            raise InternalError(f"trial {self.run.trial_id} is running and was sent a {type(message).__name__}")
+
+    def _hear_pending(self) -> None:
+        try:
+            messages = self._channel.pending()
+        except (EOFError, OSError):
+            raise self._lost() from None
+        for message in messages:
+            self._hear(message)
+
+    def _lost(self) -> TrialStopped:
+        self.stopped = "gone"
+        return self.unwinding()
+
+    def unwinding(self) -> TrialStopped:
+        """What to raise once the attempt has been stopped."""
+        if self.stopped == "gone":
+            return DriverGone(f"the driver of trial {self.run.trial_id} is gone")
+        return TrialStopped(f"the driver has ended this attempt of trial {self.run.trial_id} ({self.stopped})")
+
+    # --- checkpoints --------------------------------------------------------------------------------------------------
+
+    def new_directory(self) -> str:
+        """A stage of this attempt; removed when the attempt ends, unless it was sealed."""
+        path = str(self.with_space(self._stage().new_directory))
+        self._handed_out.append(path)
+        return path
+
+    def seal(self, path: str) -> SealedStage:
+        """Close a directory to further writes; raises ``StorageFullError`` if there is no space."""
+        sealed = self._stage().seal(path)
+        if path in self._handed_out:
+            self._handed_out.remove(path)
+        self.save_soon = False
+        return SealedStage(sealed.name, sealed.files, sealed.bytes, sealed.hashed)
+
+    def with_space(self, action: Callable[[], T]) -> T:
+        """``action()``, again and again until the disk is not full: that is no reason to end a training (W22)."""
+        waiting = False
+        try:
+            while True:
+                try:
+                    return action()
+                except Exception as error:
+                    if isinstance(error, UsageError) or not is_full(error, self.setup.root):
+                        raise
+                    text = f"waiting for space to save a checkpoint: {message_of(error)}"
+                if not waiting:
+                    self._send_waiting(text)
+                    waiting = True
+                self._pause()
+        finally:
+            if waiting and not self.stopped:
+                self._send_waiting("")
+
+    def offer(self, path: str) -> None:
+        """Attach what ``checkpoint_dir()`` was filled with to the next report."""
+        if self._offered is not None and self._offered != path:
+            self.discard(self._offered)
+        self._offered = path
+
+    def discard(self, path: str) -> None:
+        """Remove a stage that will not be reported."""
+        from holdfast.checkpoints.tree import remove_quietly
+
+        if path in self._handed_out:
+            self._handed_out.remove(path)
+            remove_quietly([path])
+
+    def close(self) -> None:
+        """End of the attempt: leave no stage behind."""
+        for path in list(self._handed_out):
+            self.discard(path)
+
+    def _stage(self) -> Stage:
+        if self._made_stage is None:
+            from holdfast.checkpoints.stage import Stage
+
+            self._made_stage = Stage(Path(self.trial_dir), self.run.trial_id, self.run.attempt)
+        return self._made_stage
+
+    def _seal_for_report(self, checkpoint: Checkpoint | None) -> SealedStage | None:
+        offered, self._offered = self._offered, None
+        if checkpoint is None:
+            assert offered is not None
+            return self.with_space(lambda: self.seal(offered))
+        with _files_of(checkpoint) as path:
+            if offered is not None and not _same(offered, path):
+                self.discard(offered)
+            return self.with_space(lambda: self.seal(path))
+
+    def _send_waiting(self, text: str) -> None:
+        self.send(Waiting(self.run.n, self.run.attempt, self.setup.worker, text))
+
+    def _pause(self) -> None:
+        """Wait before the next try, in short pieces so that a dead driver is noticed."""
+        end = time.monotonic() + RETRY_S
+        while (left := end - time.monotonic()) > 0:
+            self._hear_pending()
+            if self.stopped:
+                raise self.unwinding()
+            time.sleep(min(_LOOK_S, left))
+
+
+@contextlib.contextmanager
+def _files_of(checkpoint: Any) -> Iterator[str]:
+    """A local directory with the checkpoint's files."""
+    from holdfast.checkpoints.checkpoint import Checkpoint
+
+    if not isinstance(checkpoint, Checkpoint):
+        raise InvalidTypeError(
+            f"report(checkpoint=...) needs a Checkpoint, got {type(checkpoint).__name__}: {shortened(checkpoint)}. "
+            "Write Checkpoint.from_directory(path)."
+        )
+    if checkpoint.filesystem.type_name == "local":
+        yield checkpoint.path  # sealing says best what is wrong with a local directory
+        return
+    with checkpoint.as_directory() as path:
+        yield path
+
+
+def _same(one: str, other: str) -> bool:
+    return os.path.realpath(one) == os.path.realpath(other)
+
+
+# --- the public functions ---------------------------------------------------------------------------------------------
+
+
+def current() -> Session | None:
+    """The session of the attempt that runs in this process."""
+    return _current
+
+
+def set_current(session: Session | None) -> None:
+    """Make this the session behind the public functions."""
+    global _current
+    _current = session
+
+
+def report(metrics: Any = None, *, checkpoint: Checkpoint | None = None, **kwargs: Any) -> None:
+    """Report metrics, and optionally a checkpoint, from inside a function trainable.
+
+    Each call is one ``training_iteration``. Values are copied when this is called. If the trial is to end, this does
+    not return: it unwinds the trainable, running its ``finally`` blocks.
+
+    Args:
+        metrics: A dict of names and values: numbers, strings, lists, dicts, NumPy scalars and arrays.
+        checkpoint: The training state that belongs to these metrics. Its directory is copied and stays yours; one
+            from ``checkpoint_dir()`` is moved instead.
+        **kwargs: Older spelling: ``report(loss=0.5)``.
+
+    Durability:
+        When this returns, the driver has the report in its journal, and the checkpoint's files are complete in the
+        experiment's storage: both survive the death of every process.
+
+    Raises:
+        ValueError: If a metric is a Torch tensor or the checkpoint's directory does not exist.
+        TypeError: If ``metrics`` is not a dict with string keys.
+
+    Example:
+        >>> def train(config):
+        ...     for epoch in range(10):
+        ...         tune.report({"loss": 1 / (epoch + 1)})
+    """
+    session = _current
+    if session is None:
+        warn_outside("report")
+        return
+    if session.setup.is_class:
+        raise UsageError(
+            "report() is for function trainables. In a class, return the metrics from step() and the state from "
+            "save_checkpoint()."
+        )
+    if kwargs or type(metrics) is not dict:
+        metrics = _merged(metrics, kwargs)
+    session.report(metrics, checkpoint)
+
+
+def _merged(metrics: Any, kwargs: dict[str, Any]) -> Any:
+    """The older spellings ``report(loss=0.5)`` and ``report(0.5)`` as a dict; anything else as it is."""
+    if metrics is None:
+        return kwargs
+    if isinstance(metrics, Number):
+        return {"_metric": metrics, **kwargs}
+    return {**metrics, **kwargs} if isinstance(metrics, Mapping) else metrics
+
+
+def get_checkpoint() -> Checkpoint | None:
+    """The checkpoint that this attempt has to continue from, or None if it starts from scratch.
+
+    Example:
+        >>> checkpoint = tune.get_checkpoint()
+        >>> if checkpoint:
+        ...     with checkpoint.as_directory() as path:
+        ...         model.load(path)
+    """
+    session = _current
+    if session is None:
+        warn_outside("get_checkpoint")
+        return None
+    path = start_of(session)
+    if path is None:
+        return None
+    from holdfast.checkpoints.checkpoint import Checkpoint
+
+    return Checkpoint.from_directory(path)
+
+
+def start_of(session: Session) -> str | None:
+    """Absolute path of the checkpoint that an attempt starts from."""
+    checkpoint = session.run.checkpoint
+    return None if checkpoint is None else os.path.join(session.setup.root, checkpoint)
+
+
+def get_context() -> TuneContext:
+    """Facts about the running trial: its id, name, directory and resources."""
+    session = _current
+    return TuneContext() if session is None else TuneContext(session.setup, session.run)
+
+
+@contextlib.contextmanager
+def checkpoint_dir(step: int | None = None) -> Iterator[str]:
+    """A directory to write a checkpoint into; saving it then costs a rename instead of a copy.
+
+    Pass it to ``report(metrics, checkpoint=Checkpoint.from_directory(path))``. If you do not, and files are in it, it
+    belongs to the next ``report``.
+
+    Args:
+        step: Ignored; an older spelling wanted the iteration here.
+
+    Example:
+        >>> with tune.checkpoint_dir() as path:
+        ...     model.save(f"{path}/model.pt")
+        >>> tune.report({"loss": 0.5}, checkpoint=tune.Checkpoint.from_directory(path))
+    """
+    session = _current
+    if session is None:
+        import tempfile
+
+        warn_outside("checkpoint_dir")
+        with tempfile.TemporaryDirectory(prefix="holdfast_") as path:
+            yield path
+        return
+    session.check_caller("checkpoint_dir")
+    path = session.new_directory()
+    try:
+        yield path
+    except BaseException:
+        session.discard(path)
+        raise
+    if os.path.isdir(path):
+        if os.listdir(path):
+            session.offer(path)
+        else:
+            session.discard(path)
+
+
+def should_checkpoint() -> bool:
+    """Whether the driver is about to end, so that a checkpoint with the next report saves work.
+
+    True from the driver's notice (for example of a preemption) until a checkpoint was reported.
+
+    Example:
+        >>> for epoch in range(100):
+        ...     train_one(epoch)
+        ...     if epoch % 10 == 0 or tune.should_checkpoint():
+        ...         tune.report(metrics, checkpoint=save())
+    """
+    session = _current
+    if session is None:
+        warn_outside("should_checkpoint")
+        return False
+    session.check_caller("should_checkpoint")
+    session.listen()
+    if session.stopped:
+        raise session.unwinding()
+    return session.save_soon

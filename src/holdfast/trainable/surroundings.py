@@ -1,0 +1,138 @@
+"""What an attempt finds around it: directory, environment variables, output files, random numbers.
+
+Owns all of the process's global state that differs between attempts, and puts it back afterwards: nothing of one
+trial may reach the next one in the same process.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import random
+import sys
+from collections.abc import Iterator
+from types import ModuleType
+from typing import Any, TextIO
+
+from holdfast.trainable.messages import Run, Setup
+
+ORIGINAL_DIR = "TUNE_ORIG_WORKING_DIR"
+VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
+
+
+def prepare_imports(setup: Setup) -> None:
+    """Let this process import what the driver could import, in the driver's order."""
+    # Relative places are meant from where the driver was, not from the trial's directory.
+    here = setup.working_dir or os.getcwd()
+    wanted = [os.path.normpath(os.path.join(here, place)) for place in setup.sys_path]
+    sys.path[:] = dict.fromkeys([*wanted, *sys.path])
+
+
+@contextlib.contextmanager
+def surroundings(setup: Setup, run: Run) -> Iterator[None]:
+    """The world as this attempt has to see it."""
+    trial_dir = os.path.join(setup.root, run.trial_dir)
+    os.makedirs(trial_dir, exist_ok=True)
+    streams = sys.stdout, sys.stderr
+    try:
+        with _environment(setup, run), _directory(setup, trial_dir), _output(setup, trial_dir):
+            _seed(run)
+            yield
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+@contextlib.contextmanager
+def _environment(setup: Setup, run: Run) -> Iterator[None]:
+    before = dict(os.environ)
+    ours = {ORIGINAL_DIR: _original_dir(setup), VISIBLE_GPUS: ",".join(run.gpus)}
+    os.environ.update(ours)
+    try:
+        yield
+    finally:
+        # An instance that lives on may need what it has set; everything else goes back to what it was.
+        names = set(ours) if setup.reuse_instances else {*before, *os.environ}
+        for name in names:
+            if name not in before:
+                os.environ.pop(name, None)
+            elif os.environ.get(name) != before[name]:
+                os.environ[name] = before[name]
+
+
+@contextlib.contextmanager
+def _directory(setup: Setup, trial_dir: str) -> Iterator[None]:
+    original = _original_dir(setup)
+    os.chdir(trial_dir if setup.chdir else original)
+    try:
+        yield
+    finally:
+        os.chdir(original if os.path.isdir(original) else "/")
+
+
+def _original_dir(setup: Setup) -> str:
+    if setup.working_dir and os.path.isdir(setup.working_dir):
+        return setup.working_dir
+    try:
+        return os.getcwd()
+    except OSError:  # somebody removed it
+        return "/"
+
+
+@contextlib.contextmanager
+def _output(setup: Setup, trial_dir: str) -> Iterator[None]:
+    """Send both output streams to files of the trial, at the level of file descriptors: child processes follow."""
+    streams = sys.stdout, sys.stderr
+    if setup.log_to_file is None:
+        try:
+            yield
+        finally:
+            _flush(*streams)
+        return
+    with contextlib.ExitStack() as undo:
+        files: dict[str, int] = {}
+        for name in setup.log_to_file:
+            if name not in files:
+                path = os.path.join(trial_dir, name)
+                files[name] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+                undo.callback(os.close, files[name])
+        for fd in (1, 2):
+            saved = os.dup(fd)
+            undo.callback(os.close, saved)
+            undo.callback(os.dup2, saved, fd)
+        _flush(*streams)
+        undo.callback(_flush, *streams)
+        for fd, name in zip((1, 2), setup.log_to_file, strict=True):
+            os.dup2(files[name], fd)
+        for stream in streams:
+            _buffer_lines(stream, undo)
+        yield
+
+
+def _buffer_lines(stream: TextIO | Any, undo: contextlib.ExitStack) -> None:
+    """A log that can be followed while the trial runs, and that keeps what was printed before a crash."""
+    if hasattr(stream, "reconfigure") and not stream.line_buffering:
+        stream.reconfigure(line_buffering=True)
+        undo.callback(stream.reconfigure, line_buffering=False)
+
+
+def _flush(*streams: TextIO | Any) -> None:
+    for stream in (*streams, sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (OSError, ValueError, AttributeError):  # a full disk, or a stream that the user closed or removed
+            continue
+
+
+def _seed(run: Run) -> None:
+    """Give each attempt random numbers of its own.
+
+    Workers are forked from one process and used again, so without this they would all draw the same numbers, or go on
+    where another trial stopped. Derived from the trial, so that a trial that seeds nothing can still be repeated.
+    """
+    digest = hashlib.blake2b(f"{run.trial_id}/{run.attempt}".encode(), digest_size=8).digest()
+    seed = int.from_bytes(digest, "big")
+    random.seed(seed)
+    numpy: ModuleType | None = sys.modules.get("numpy")
+    if numpy is not None and hasattr(numpy, "random"):
+        numpy.random.seed(seed % 2**32)

@@ -1,0 +1,209 @@
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from checkpoint_trial import Trial
+
+from holdfast.checkpoints import keeper as keeper_module
+from holdfast.checkpoints.commit import Committed
+from holdfast.checkpoints.keeper import (
+    MAX_JOBS_AT_ONCE,
+    CheckpointKeeper,
+    Commit,
+    CommitDone,
+    CommitFailed,
+    Delete,
+    DeleteDone,
+    DeleteFailed,
+    Outcome,
+    SyncKeeper,
+    Verify,
+    VerifyDone,
+    VerifyFailed,
+)
+from holdfast.checkpoints.reader import verify
+from holdfast.errors import InternalError, StorageError, StorageFullError
+
+
+def commit_job(trial: Trial, index: int = 0, n: int = 0) -> Commit:
+    return Commit(n, index, str(trial.dir), trial.sealed().name, trial.id, trial.attempt)
+
+
+def run(keeper: CheckpointKeeper | SyncKeeper, *jobs: Commit | Verify | Delete) -> list[Outcome]:
+    for job in jobs:
+        keeper.submit(job)
+    keeper.close(wait=True)
+    return keeper.drain()
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+@pytest.mark.parametrize("kind", [CheckpointKeeper, SyncKeeper])
+def test_jobs_of_a_trial_are_done_in_order(trial: Trial, kind: type[CheckpointKeeper]) -> None:
+    wakes: list[None] = []
+    keeper = kind(lambda: wakes.append(None))
+    first, second = commit_job(trial, 0), commit_job(trial, 1)
+    directory = str(trial.dir / "checkpoint_000000")
+    outcomes = run(keeper, first, second, Delete(0, 0, directory), Verify(0, 0, directory, "x"))
+    saved = verify(trial.dir / "checkpoint_000001")
+    assert [type(outcome) for outcome in outcomes] == [CommitDone, CommitDone, DeleteDone, VerifyFailed]
+    assert outcomes[1] == CommitDone(0, 1, outcomes[1].digest, saved.total, 3)
+    assert outcomes[3] == VerifyFailed(0, 0, True, outcomes[3].message)
+    assert len(wakes) == 4
+    assert keeper.pending == 0
+    assert keeper.drain() == []
+
+
+@pytest.mark.parametrize("kind", [CheckpointKeeper, SyncKeeper])
+def test_a_verification_compares_the_digest(trial: Trial, kind: type[CheckpointKeeper]) -> None:
+    done = trial.commit(trial.sealed().name)
+    directory = str(trial.dir / "checkpoint_000000")
+    good, bad = run(kind(lambda: None), Verify(0, 0, directory, done.digest), Verify(0, 0, directory, "00"))
+    assert good == VerifyDone(0, 0)
+    assert isinstance(bad, VerifyFailed)
+    assert bad.damaged
+
+
+def test_failures_come_back_with_their_kind(trial: Trial, tmp_path: Path) -> None:
+    job = commit_job(trial)
+    (trial.dir / job.sealed_name / "note.txt").unlink()
+    unmounted = str(tmp_path / "unmounted")
+    outcomes = run(
+        CheckpointKeeper(lambda: None),
+        job,
+        Commit(0, 1, unmounted, ".sealed-1-00000000", "t1", 1),
+        Verify(0, 2, f"{unmounted}/checkpoint_000000", "00"),
+        Delete(0, 3, str(tmp_path)),
+    )
+    assert [(type(outcome), getattr(outcome, "damaged", None)) for outcome in outcomes] == [
+        (CommitFailed, True),
+        (CommitFailed, False),
+        (VerifyFailed, False),
+        (DeleteFailed, None),
+    ]
+    assert "note.txt is missing" in outcomes[0].message
+    assert "refused to delete" in outcomes[3].message
+
+
+@pytest.mark.parametrize(
+    ("error", "full"),
+    [(StorageFullError("full"), True), (StorageError("broken"), False), (MemoryError(), False), (SystemExit(3), False)],
+)
+def test_no_exception_leaves_a_thread(
+    error: BaseException, full: bool, trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: object, **kwargs: object) -> Committed:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(keeper_module, "commit", fail)
+        keeper = CheckpointKeeper(lambda: None)
+        keeper.submit(commit_job(trial))
+        wait_for(lambda: keeper.pending == 0)
+    (outcome,) = keeper.drain()
+    assert outcome == CommitFailed(0, 0, False, full, str(error) or type(error).__name__)
+    assert run(keeper, commit_job(trial, 1))[0].index == 1
+
+
+def test_a_wake_that_fails_stops_nothing(trial: Trial) -> None:
+    def wake() -> None:
+        raise OSError("the loop is gone")
+
+    outcomes = run(CheckpointKeeper(wake), *(commit_job(trial, index, n=index) for index in range(3)))
+    assert sorted(outcome.index for outcome in outcomes) == [0, 1, 2]
+
+
+class Gate:
+    """A commit that starts, waits to be let through, and counts how many are inside."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.open = threading.Event()
+        self.inside = self.most = self.started = 0
+
+    def __call__(self, *args: object, **kwargs: object) -> Committed:
+        with self.lock:
+            self.started += 1
+            self.inside += 1
+            self.most = max(self.most, self.inside)
+        assert self.open.wait(20)
+        with self.lock:
+            self.inside -= 1
+        return Committed("", 0, 0)
+
+
+@pytest.fixture
+def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
+    gate = Gate()
+    monkeypatch.setattr(keeper_module, "commit", gate)
+    return gate
+
+
+def job(n: int, index: int) -> Commit:
+    return Commit(n, index, "", "", "", 0)
+
+
+def test_at_most_four_jobs_run_at_once(gate: Gate) -> None:
+    keeper = CheckpointKeeper(lambda: None)
+    for n in range(20):
+        keeper.submit(job(n, 0))
+    wait_for(lambda: gate.started == MAX_JOBS_AT_ONCE)
+    assert keeper.pending == 20
+    gate.open.set()
+    assert len(run(keeper)) == 20
+    assert gate.most == MAX_JOBS_AT_ONCE
+
+
+def test_one_slow_trial_does_not_hold_up_the_others(gate: Gate, trial: Trial) -> None:
+    keeper = CheckpointKeeper(lambda: None)
+    for index in range(5):
+        keeper.submit(job(1, index))
+    trial.dir.mkdir()
+    keeper.submit(Delete(2, 0, str(trial.dir / "checkpoint_000000")))
+    wait_for(lambda: keeper.pending == 5)
+    assert keeper.drain() == [DeleteDone(2, 0)]
+    assert gate.most == 1
+    gate.open.set()
+    assert [outcome.index for outcome in run(keeper)] == [0, 1, 2, 3, 4]
+    assert gate.most == 1
+
+
+def test_closing_without_waiting_drops_what_has_not_begun(gate: Gate) -> None:
+    keeper = CheckpointKeeper(lambda: None)
+    for n in range(6):
+        keeper.submit(job(n, 0))
+    keeper.submit(job(0, 1))
+    wait_for(lambda: gate.started == MAX_JOBS_AT_ONCE)
+    keeper.close(wait=False)
+    assert keeper.pending == MAX_JOBS_AT_ONCE
+    gate.open.set()
+    wait_for(lambda: keeper.pending == 0)
+    assert len(keeper.drain()) == gate.started == MAX_JOBS_AT_ONCE
+    wait_for(lambda: not any(thread.is_alive() for thread in keeper._threads))
+
+
+@pytest.mark.parametrize("kind", [CheckpointKeeper, SyncKeeper])
+def test_a_closed_keeper_takes_no_jobs(kind: type[CheckpointKeeper]) -> None:
+    keeper = kind(lambda: None)
+    keeper.close()
+    keeper.close()
+    with pytest.raises(InternalError, match="closed"):
+        keeper.submit(job(0, 0))
+
+
+def test_threads_are_reused(trial: Trial) -> None:
+    keeper = CheckpointKeeper(lambda: None)
+    for index in range(5):
+        keeper.submit(Delete(0, index, str(trial.dir / "checkpoint_000000")))
+        wait_for(lambda: keeper.pending == 0 and keeper._idle == 1)
+    assert len(keeper._threads) == 1
+    keeper.close()

@@ -1,0 +1,8 @@
+"""Shared by all tests."""
+
+import sys
+from pathlib import Path
+
+# Helpers that several tests of one folder share are plain modules beside them.
+for folder in ("core",):
+    sys.path.insert(0, str(Path(__file__).parent / folder))

@@ -1,0 +1,305 @@
+"""Decisions of the pure core: lists of facts in, lists of facts and commands out."""
+
+import pytest
+from world import StopAt, World, kinds
+
+from holdfast.core import commands as cmd
+from holdfast.core import events as ev
+from holdfast.core import observations as ob
+from holdfast.core.plan import finished
+from holdfast.core.state import Status
+from holdfast.errors import MetricMissingError
+
+
+def test_a_trial_that_returns_is_terminated():
+    world = World()
+    world.report(loss=0.5)
+    turn = world.tell(ob.Returned(0, 1, 1))
+    assert turn.events == [ev.TrialTerminated(world.at, 0, 1, "returned")]
+    assert finished(world.state)
+
+
+def test_trials_start_in_order_while_resources_allow():
+    world = World(cpus=2, trials=3)
+    assert [trial.status for trial in world.state.trials] == [Status.RUNNING, Status.RUNNING, Status.PENDING]
+    turn = world.tell(ob.Returned(0, 1, 1))
+    assert cmd.Launch(2, 1) in turn.commands
+
+
+def test_max_concurrent_limits_running_trials():
+    world = World(cpus=8, trials=5, max_concurrent=2)
+    assert len(world.state.running) == 2
+
+
+def test_fractions_of_a_cpu_add_up_exactly():
+    world = World(cpus=1, trials=0)
+    world.state.search_ended = ""
+    for n in range(11):
+        world.tell(ob.Proposed(f"f{n}", {}, "", (), None, {"CPU": 0.1}))
+    assert len(world.state.running) == 10
+
+
+def test_a_report_is_answered_after_it_became_a_fact():
+    world = World()
+    turn = world.report(loss=0.5)
+    assert turn.events == [ev.Reported(world.at, 0, 1, 1, 0.5, {"loss": 0.5})]
+    assert turn.commands == [cmd.Reply(0, 1, 1)]
+
+
+def test_the_same_report_again_counts_once_and_is_answered_again():
+    world = World()
+    report = ob.Report(0, 1, 1, 1, 0.5, {"loss": 0.5})
+    world.tell(report)
+    turn = world.tell(report)
+    assert turn.events == []
+    assert turn.commands == [cmd.Reply(0, 1, 1)]
+    assert world.trial().rows == 1
+
+
+def test_reports_of_an_old_attempt_are_refused_and_the_attempt_is_ended():
+    world = World(max_failures=1)
+    world.fail()
+    assert world.trial().attempt == 2
+    turn = world.report(attempt=1)
+    assert turn.events == []
+    assert turn.commands == [cmd.Halt(0, 1)]
+
+
+def test_stop_rule_ends_the_trial_once_its_worker_has_unwound():
+    world = World(stop=StopAt(2))
+    world.report()
+    turn = world.report()
+    assert turn.events[0].verdict == "stop"
+    assert cmd.Reply(0, 1, 2, "stop") in turn.commands
+    assert world.trial().status == Status.RUNNING
+    world.tell(ob.Stopped(0, 1, 1))
+    assert world.trial().status == Status.TERMINATED
+    assert world.trial().reason == "enough"
+
+
+def test_a_worker_that_dies_after_the_stop_verdict_does_not_fail_the_trial():
+    world = World(stop=StopAt(1))
+    world.report()
+    world.tell(ob.Died(0, 1, ev.Cause.SIGNAL, "killed by SIGKILL"))
+    assert world.trial().status == Status.TERMINATED
+    assert world.trial().total_failures == 0
+
+
+def test_done_in_the_result_ends_the_trial():
+    world = World()
+    turn = world.report(loss=1.0, done=True)
+    assert (turn.events[0].verdict, turn.events[0].why) == ("stop", "done")
+
+
+def test_missing_metric_names_the_metric_and_what_was_reported():
+    world = World(required_metrics=(("acc", "tune.TuneConfig()"),))
+    with pytest.raises(MetricMissingError, match=r"`acc`.*TuneConfig.*'loss'.*TUNE_DISABLE_STRICT_METRIC_CHECKING"):
+        world.report(loss=1.0)
+
+
+def test_failures_are_retried_until_the_budget_is_spent():
+    world = World(max_failures=2)
+    assert [kinds(world.fail().events)[0] for _ in range(3)] == ["AttemptFailed", "AttemptFailed", "TrialErrored"]
+    assert world.trial().status == Status.ERROR
+    assert world.trial().total_failures == 3
+
+
+def test_negative_max_failures_retries_for_ever():
+    world = World(max_failures=-1)
+    for _ in range(20):
+        world.fail()
+    assert world.trial().attempt == 21
+
+
+@pytest.mark.parametrize(
+    "cause", [ev.Cause.ENGINE_LOST, ev.Cause.PREEMPTED, ev.Cause.STORAGE, ev.Cause.DRIVER_STOPPED]
+)
+def test_what_is_not_the_trials_fault_is_not_counted(cause):
+    world = World(max_failures=0)
+    world.tell(ob.Died(0, 1, cause, "gone"))
+    assert world.trial().status in (Status.PENDING, Status.RUNNING)
+    assert world.trial().total_failures == 0
+
+
+@pytest.mark.parametrize("cause", [ev.Cause.SIGNAL, ev.Cause.EXIT, ev.Cause.OUT_OF_MEMORY])
+def test_process_deaths_that_may_be_the_trials_fault_are_counted(cause):
+    world = World(max_failures=0)
+    world.tell(ob.Died(0, 1, cause, "gone"))
+    assert world.trial().status == Status.ERROR
+
+
+def test_a_full_disk_is_nobodys_failure():
+    world = World(max_failures=0)
+    world.fail(storage=True)
+    assert world.trial().total_failures == 0
+    assert world.trial().status == Status.RUNNING  # tried again at once, the first time
+
+
+def test_repeated_interruptions_without_progress_wait_longer_each_time():
+    world = World()
+    world.fail(storage=True)
+    world.fail(storage=True)
+    assert world.trial().status == Status.PENDING
+    world.at += 5
+    world.tell()
+    assert world.trial().status == Status.RUNNING
+
+
+def test_a_stalled_trial_is_killed_and_retried():
+    world = World(max_failures=1)
+    turn = world.tell(ob.StalledAttempt(0, 1, 61.0))
+    assert kinds(turn.events) == ["AttemptFailed", "TrialStarted"]
+    assert cmd.Halt(0, 1) in turn.commands
+
+
+def test_fail_fast_interrupts_the_others_and_leaves_them_resumable():
+    world = World(cpus=2, trials=4, fail_fast=True)
+    world.fail(0)
+    assert world.state.session.draining
+    world.tell(ob.Died(1, 1, ev.Cause.DRIVER_STOPPED, ""))
+    assert [trial.status for trial in world.state.trials] == [Status.ERROR, *[Status.PENDING] * 3]
+
+
+def test_retry_starts_from_the_committed_checkpoint_after_verifying_it():
+    world = World(max_failures=1)
+    world.save(loss=0.9)
+    world.report(loss=0.8)
+    turn = world.fail()
+    assert cmd.Verify(0, 0) in turn.commands
+    assert world.trial().status == Status.PENDING
+    turn = world.tell(ob.VerifyEnded(0, 0, ok=True))
+    assert turn.events == [ev.TrialStarted(world.at, 0, 2, 1, (0, 0))]
+    assert world.trial().rows == 1
+    assert world.trial().metrics == {"loss": 0.9}
+
+
+def test_retry_waits_for_a_commit_that_is_under_way():
+    world = World(max_failures=1)
+    world.report(sealed="s")
+    world.fail()
+    assert world.trial().status == Status.PENDING
+    assert 0 in world.state.session.parked
+    world.commit()
+    world.tell(ob.VerifyEnded(0, 0, ok=True))
+    assert world.trial().source == (0, 0)
+
+
+def test_damaged_checkpoint_falls_back_to_the_one_before():
+    world = World(max_failures=1)
+    world.save(name="a")
+    world.save(name="b")
+    world.fail()
+    turn = world.tell(ob.VerifyEnded(0, 1, ok=False, damaged=True, message="model.pkl: wrong hash"))
+    assert kinds(turn.events) == ["CheckpointRejected"]
+    assert cmd.Verify(0, 0) in turn.commands
+    world.tell(ob.VerifyEnded(0, 0, ok=True))
+    assert world.trial().source == (0, 0)
+
+
+def test_all_checkpoints_damaged_is_an_error_never_a_silent_restart():
+    world = World(max_failures=5)
+    world.save()
+    world.fail()
+    turn = world.tell(ob.VerifyEnded(0, 0, ok=False, damaged=True, message="model.pkl: missing"))
+    assert kinds(turn.events) == ["CheckpointRejected", "TrialErrored"]
+    assert "damaged" in world.trial().error.message
+    assert "model.pkl: missing" in world.trial().error.message
+
+
+def test_a_checkpoint_that_cannot_be_loaded_twice_is_given_up_for_an_older_one():
+    world = World(max_failures=-1)
+    world.save(name="a")
+    world.save(name="b")
+    world.fail()
+    for _ in range(2):
+        world.tell(ob.VerifyEnded(0, 1, ok=True))
+        world.fail(restoring=True)
+    world.tell(ob.VerifyEnded(0, 0, ok=True))
+    assert world.trial().source == (0, 0)
+
+
+def test_interrupt_lets_trials_save_and_leaves_them_unfinished():
+    world = World()
+    world.save()
+    turn = world.tell(ob.Interrupted("SIGINT"))
+    assert turn.commands == [cmd.SaveSoon(0, 1)]
+    assert world.report().commands == [cmd.Reply(0, 1, 2)]  # it has saved before, so it may do so again
+    turn = world.report(sealed="last")
+    assert cmd.Reply(0, 1, 3, "stop") in turn.commands
+    world.tell(ob.Stopped(0, 1, 1))
+    assert world.trial().status == Status.PENDING
+
+
+def test_interrupt_does_not_wait_for_functions_that_never_save():
+    world = World()
+    world.report()
+    assert world.tell(ob.Interrupted("SIGINT")).commands == [cmd.Halt(0, 1)]
+
+
+def test_stop_all_ends_waiting_trials_now_and_running_ones_at_their_next_report():
+    world = World(cpus=1, trials=3)
+    world.tell(ob.StopAll("budget"))
+    assert [trial.status for trial in world.state.trials] == [Status.RUNNING, Status.TERMINATED, Status.TERMINATED]
+    turn = world.report()
+    assert turn.events[0].verdict == "stop"
+    world.tell(ob.Stopped(0, 1, 1))
+    assert finished(world.state)
+
+
+def test_resume_puts_running_trials_back_and_renews_the_retry_budget():
+    world = World(max_failures=1)
+    world.fail()
+    assert world.trial().failures == 1
+    turn = world.tell(ob.Resumed(lost="the driver was lost"))
+    assert kinds(turn.events) == ["AttemptInterrupted", "BudgetRenewed", "TrialStarted"]
+    assert world.trial().failures == 0
+
+
+def test_resume_can_end_unfinished_trials_and_retry_errored_ones():
+    world = World(cpus=1, trials=2)
+    world.fail()
+    world.tell(ob.Resumed(unfinished="skip", errored="resume"))
+    assert [trial.status for trial in world.state.trials] == [Status.RUNNING, Status.TERMINATED]
+
+
+def test_restart_keeps_the_trial_and_drops_its_old_checkpoints():
+    world = World()
+    world.save()
+    world.fail()
+    turn = world.tell(ob.Resumed(errored="restart"))
+    assert kinds(turn.events)[:2] == ["TrialRequeued", "CheckpointsDropped"]
+    assert cmd.Delete(0, 0) in turn.commands
+    assert (world.trial().id, world.trial().attempt, world.trial().rows) == ("t0", 2, 0)
+    assert world.trial().source is None
+
+
+def test_a_verdict_given_before_the_driver_was_lost_is_carried_out_after():
+    world = World(stop=StopAt(1))
+    world.report()
+    world.tell(ob.Resumed(lost="the driver was lost"))
+    assert world.trial().status == Status.TERMINATED
+
+
+def test_lived_time_leaves_out_the_time_between_drivers():
+    world = World(trials=0)
+    world.state.epoch, world.state.epoch_at, world.state.last_at = 1, 100.0, 160.0
+    world.history.clear()
+    from holdfast.core.transitions import apply
+
+    apply(world.state, ev.EpochStarted(1000.0, 2, "w", "h", 1), world.policies.rules.retention)
+    assert world.state.lived(1010.0) == 70.0
+
+
+def test_folding_the_recorded_events_gives_the_same_state():
+    world = World(cpus=2, trials=5, max_failures=2, retention=None or World().policies.rules.retention)
+    world.save(0, loss=1.0)
+    world.fail(1)
+    world.report(0)
+    world.fail(0)
+    world.tell(ob.VerifyEnded(0, 0, ok=True))
+    world.tell(ob.Returned(0, 2, 1))
+    replayed = world.replayed()
+    assert replayed.trials == world.state.trials
+    assert replayed.counts == world.state.counts
+    assert list(replayed.pending) == list(world.state.pending)
+    assert replayed.running == world.state.running

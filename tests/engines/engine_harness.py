@@ -1,0 +1,88 @@
+"""What tests of the local engine share: an engine whose trials run code, and eyes on its processes."""
+
+from __future__ import annotations
+
+import os
+import sys
+import textwrap
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from code_runner import CODE_RUNNER
+
+from holdfast.config import LocalEngine
+from holdfast.core.observations import Joined, Report
+from holdfast.engines import process_tree
+from holdfast.engines.local import LocalProcessEngine
+from holdfast.testing.engine_contract import DEADLINE_S, Driver, make_run, make_setup
+
+HERE = str(Path(__file__).parent)
+T = TypeVar("T")
+
+
+class LocalDriver(Driver):
+    """A driver of a local engine."""
+
+    engine: LocalProcessEngine
+
+    def __init__(self, directory: Path, setup: dict[str, Any] | None = None, **settings: Any) -> None:
+        self.logs = directory / "logs"
+        engine = LocalProcessEngine(LocalEngine(cpus=4, **settings), log_dir=self.logs, runner=CODE_RUNNER)
+        super().__init__(engine)
+        engine.open(make_setup(str(directory), sys_path=(HERE, *sys.path), **(setup or {})))
+
+    def code(self, n: int, code: str, attempt: int = 1, gpus: float = 0.0, **config: Any) -> None:
+        """Launch an attempt that runs this code."""
+        resources = {"CPU": 1.0} | ({"GPU": gpus} if gpus else {})
+        self.engine.launch(
+            make_run(n, attempt, {"code": textwrap.dedent(code), **config}, resources=resources)
+        )
+
+    def ran(self, n: int, code: str, **fields: Any) -> Any:
+        """Run code to its end, which is returned."""
+        self.code(n, code, **fields)
+        return self.end_of(n)
+
+    def metrics(self, n: int) -> dict[str, Any]:
+        """The trial's first report, waited for."""
+        return self.until(lambda: self.reports_of(n))[0].metrics
+
+    def pid_of(self, n: int) -> int:
+        """The process that ran the trial."""
+        worker = next(o.worker for o in self.seen if isinstance(o, Report) and o.n == n)
+        return next(o.pid for o in self.seen if isinstance(o, Joined) and o.worker == worker)
+
+    def nanny(self) -> int:
+        """The nanny's pid, found as the parent of a worker."""
+        self.until(lambda: any(isinstance(o, Joined) for o in self.seen))
+        joined = [o for o in self.seen if isinstance(o, Joined)][-1]
+        process = process_tree.look(joined.pid)
+        assert process is not None
+        return process.parent
+
+
+def wait_until(condition: Callable[[], T], what: str, limit_s: float = DEADLINE_S) -> T:
+    """Wait for a condition with a deadline."""
+    deadline = time.monotonic() + limit_s
+    while not (result := condition()):
+        assert time.monotonic() < deadline, f"did not happen within {limit_s} s: {what}"
+        time.sleep(0.005)
+    return result
+
+
+def gone(pids: list[int]) -> bool:
+    """Whether none of these processes runs."""
+    return not any(map(process_tree.is_running, pids))
+
+
+def open_fds() -> set[str]:
+    """What this process has open, without the descriptor of the listing itself."""
+    fds = set()
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            fds.add(f"{name} {os.readlink(f'/proc/self/fd/{name}')}")
+        except FileNotFoundError:
+            pass
+    return fds
