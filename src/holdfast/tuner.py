@@ -24,7 +24,7 @@ from holdfast.errors import InvalidInputError, NotRunError
 from holdfast.results import ResultGrid
 
 
-class _ClassOnlyMethod:
+class _class_only:
     """A classmethod that explains itself when it is called on an instance."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
@@ -126,8 +126,9 @@ class Tuner:
     def __repr__(self) -> str:
         return f"Tuner({self._experiment.spec.trainable!r}, root={str(self._experiment.root.path)!r})"
 
-    def _restore(
-        cls: type[Tuner],
+    @_class_only
+    def restore(
+        cls,
         path: str | os.PathLike[str],
         trainable: Any = None,
         resume_unfinished: bool = True,
@@ -168,7 +169,7 @@ class Tuner:
             raise InvalidInputError(
                 "storage_filesystem is not available in this version of holdfast: use a local path."
             )
-        tuner: Tuner = object.__new__(cls)
+        tuner: Tuner = object.__new__(cls)  # type: ignore[arg-type]
         tuner._environment = Environment.read()
         tuner._outcome = None
         tuner._takeover = takeover
@@ -180,14 +181,10 @@ class Tuner:
         tuner._open(load_experiment(path, trainable, param_space), trainable, param_space)
         return tuner
 
-    def _can_restore(cls: type[Tuner], path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
+    @classmethod
+    def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
         """Is there an experiment exactly at ``path``?"""
         return Root(local_path(path)).exists()
-
-    _restore.__name__ = "restore"
-    _can_restore.__name__ = "can_restore"
-    restore = _ClassOnlyMethod(_restore)
-    can_restore = classmethod(_can_restore)
 
 
 def _checked(value: Any, kind: type[Any], name: str) -> Any:

@@ -268,16 +268,19 @@ def test_trials_that_end_are_printed_above_the_frame_at_verbose_two() -> None:
     assert "train_ab_00000 TERMINATED: 1 iteration in 0.5 s; loss=0.5; lr=0.1" in screen.export_text()
 
 
-def test_a_forked_child_prints_to_the_real_stream() -> None:
-    display = LiveDisplay(io.StringIO(), console=console(80))
+def test_a_forked_child_prints_to_the_real_stream_and_leaves_the_terminal_alone() -> None:
+    screen = console(80)
+    display = LiveDisplay(io.StringIO(), console=screen)
     world = World(display.feed)
     real = sys.stdout
     display.start(world.facts)
     try:
         child = os.fork()
         if child == 0:
-            display.close()  # must not touch the parent's terminal
-            os._exit(0 if sys.stdout is real else 1)
+            before = screen.file.getvalue()  # type: ignore[attr-defined]
+            display.close()
+            untouched = screen.file.getvalue() == before  # type: ignore[attr-defined]
+            os._exit(0 if sys.stdout is real and untouched else 1)
         assert os.waitpid(child, 0)[1] == 0
         assert sys.stdout is not real
     finally:

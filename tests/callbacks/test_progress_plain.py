@@ -171,6 +171,16 @@ def test_error_file_is_named_when_it_is_known() -> None:
     assert line.endswith("error.txt)")
 
 
+def test_a_failure_on_a_cluster_names_the_machine() -> None:
+    run = Run(engine="ray")
+    n = run.world.launch()
+    run.world.report(n, loss=1.0)
+    run.world.fail(n)
+    run.update()
+    assert run.lines[-1].startswith("train_ab_00000 on host failed: ValueError")
+    assert any("first train_ab_00000 on host" in line for line in run.end())
+
+
 def test_control_codes_in_user_text_cannot_reach_the_terminal() -> None:
     run = Run(name="a\x1b[2Jb")
     run.world.fail(run.world.launch(name="t\x1b]0;x\x07"), boom("first\nsecond\x1b[31m"))

@@ -181,6 +181,21 @@ def test_a_failed_trial_that_is_started_again_is_not_counted_as_failed() -> None
     assert tracker.failures() == []
 
 
+def test_events_that_arrive_after_the_state_was_seen_count_once() -> None:
+    """The loop applies a whole batch before it is journaled and fed, so a view may come first."""
+    late: list[ev.AnyEvent] = []
+    tracker = ProgressTracker()
+    world = World(late.append)
+    world.report(world.launch(), loss=0.5)
+    world.fail(0)
+    for _ in range(2):
+        view = tracker.view(world.state, world.facts, OPTIONS, world.at)
+        assert [group.errored for group in view.failures] == [1]
+        assert [row.name for row in view.rows] == ["train_ab_00000"]
+        for event in late:
+            tracker.feed(event)
+
+
 def test_rows_are_running_trials_then_the_latest_ends() -> None:
     tracker = ProgressTracker()
     world = World(tracker.feed)
@@ -228,6 +243,29 @@ def test_speed_and_time_left_come_from_the_last_minute() -> None:
     assert abs(view.reports_per_s - 0.5) < 0.05
     assert view.eta_s is not None
     assert abs(view.eta_s - 60 / view.trials_per_s) < 1e-6
+
+
+def test_speed_is_known_to_a_display_that_looks_seldom() -> None:
+    tracker = ProgressTracker()
+    world = World(tracker.feed)
+    n = world.launch()
+    for _ in range(3):
+        tracker.view(world.state, world.facts, OPTIONS, world.at)
+        for _ in range(200):
+            world.at += 1.0
+            world.report(n, loss=1.0)
+    assert tracker.view(world.state, world.facts, OPTIONS, world.at).reports_per_s == 1.0
+
+
+def test_no_time_left_is_guessed_while_the_driver_ends() -> None:
+    tracker = ProgressTracker()
+    world = World(tracker.feed)
+    tracker.view(world.state, world.facts, OPTIONS, world.at)
+    world.at += 10
+    world.finish(world.launch())
+    assert tracker.view(world.state, world.facts, OPTIONS, world.at).eta_s == 990.0
+    world.state.session.draining = "SIGINT"
+    assert tracker.view(world.state, world.facts, OPTIONS, world.at).eta_s is None
 
 
 def test_trials_of_earlier_drivers_do_not_count_as_speed() -> None:

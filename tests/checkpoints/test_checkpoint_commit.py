@@ -224,6 +224,23 @@ def test_a_file_is_never_synced_again_after_a_failed_sync(
         assert before not in failing.inodes
 
 
+def test_a_stage_that_failed_to_sync_on_a_full_disk_is_committed_once_there_is_space(
+    small_disk: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trial = Trial(small_disk / "trial")
+    name = trial.sealed().name
+    ballast = fill_disk(small_disk)
+    with monkeypatch.context() as patch:
+        patch.setattr(os, "fsync", FailingSync("weights.bin", errno.ENOSPC))
+        for _ in range(2):
+            with pytest.raises(StorageFullError):
+                trial.commit(name)
+    ballast.unlink()
+    trial.commit(name)
+    verify(trial.dir / "checkpoint_000000")
+    assert read_tree(trial.dir / "checkpoint_000000") == FILES
+
+
 def test_a_copy_made_after_a_failed_sync_must_be_what_was_staged(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     name = trial.sealed().name
     with monkeypatch.context() as patch:

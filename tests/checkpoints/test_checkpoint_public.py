@@ -6,7 +6,6 @@ import os
 import pickle
 import signal
 import subprocess
-import sys
 import tempfile
 import threading
 from collections.abc import Callable
@@ -34,6 +33,7 @@ def own_temporary_directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     directory = tmp_path / "tmp"
     directory.mkdir()
     monkeypatch.setattr(tempfile, "tempdir", str(directory))
+    monkeypatch.setenv("TMPDIR", str(directory))
     return directory
 
 
@@ -136,7 +136,9 @@ def test_the_directory_of_a_dict_goes_with_the_object(temporary: Path) -> None:
     assert list(temporary.iterdir()) == []
 
 
-def test_a_forked_child_does_not_remove_the_directory_of_a_dict(temporary: Path) -> None:
+def test_a_forked_child_does_not_remove_the_directory_of_a_dict(
+    temporary: Path, run_python: Callable[..., subprocess.CompletedProcess[str]]
+) -> None:
     code = """
 import os, sys
 from holdfast.checkpoints.checkpoint import Checkpoint
@@ -146,8 +148,7 @@ if os.fork() == 0:
 os.wait()
 print(checkpoint.to_dict())
 """
-    environment = {**os.environ, "TMPDIR": str(temporary)}
-    result = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True, text=True, check=True)
+    result = run_python(code)
     assert result.stdout == "{'a': 1}\n"
     assert list(temporary.iterdir()) == []
 

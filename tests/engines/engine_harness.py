@@ -36,9 +36,7 @@ class LocalDriver(Driver):
     def code(self, n: int, code: str, attempt: int = 1, gpus: float = 0.0, **config: Any) -> None:
         """Launch an attempt that runs this code."""
         resources = {"CPU": 1.0} | ({"GPU": gpus} if gpus else {})
-        self.engine.launch(
-            make_run(n, attempt, {"code": textwrap.dedent(code), **config}, resources=resources)
-        )
+        self.engine.launch(make_run(n, attempt, {"code": textwrap.dedent(code), **config}, resources=resources))
 
     def ran(self, n: int, code: str, **fields: Any) -> Any:
         """Run code to its end, which is returned."""

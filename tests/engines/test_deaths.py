@@ -11,6 +11,8 @@ from engine_harness import LocalDriver
 
 from holdfast.core.events import Cause
 from holdfast.core.observations import Died, Raised, Report, Returned
+from holdfast.engines import process_tree
+from holdfast.trainable.messages import SaveSoon, frame
 
 Drive = Callable[..., LocalDriver]
 
@@ -135,6 +137,29 @@ def test_an_idle_worker_that_is_killed_is_replaced(drive: Drive) -> None:
     assert driver.pid_of(0) != driver.pid_of(1)
 
 
+@pytest.mark.parametrize("gpus", [0.0, 1.0])
+def test_an_attempt_given_to_a_worker_that_dies_before_reading_it_runs_elsewhere(drive: Drive, gpus: float) -> None:
+    driver = drive(gpus=1, setup={"reuse_instances": True})
+    driver.ran(0, "report()", gpus=gpus)
+    os.kill(driver.pid_of(0), signal.SIGSTOP)
+    driver.code(1, "report()", gpus=gpus)
+    os.kill(driver.pid_of(0), signal.SIGKILL)
+    assert isinstance(driver.end_of(1), Returned)
+    assert driver.pid_of(0) != driver.pid_of(1)
+    assert len(driver.reports_of(1)) == 1
+
+
+def test_an_attempt_that_dies_silently_after_it_began_is_told(drive: Drive) -> None:
+    driver = drive()
+    driver.ran(0, "report()")
+    assert isinstance(driver.ran(1, "os.kill(os.getpid(), signal.SIGKILL)"), Died)
+    driver.code(2, "open(setup.root + '/began', 'w').close()\ntime.sleep(1000)")
+    driver.until(lambda: os.path.exists(driver.logs.parent / "began"))
+    driver.engine.save_soon(2, 1)
+    os.kill(process_tree.children(driver.nanny())[0], signal.SIGKILL)
+    assert isinstance(driver.end_of(2), Died)
+
+
 def test_a_broken_runner_is_told_with_its_traceback(drive: Drive) -> None:
     driver = drive()
     end = driver.ran(0, "import code_runner\ndef bad(*a): raise KeyError('oops')\ncode_runner.attempt = bad\nreport()")
@@ -166,7 +191,8 @@ def test_a_worker_that_does_not_read_does_not_stop_the_others(drive: Drive) -> N
     driver.code(0, "report()\ntime.sleep(1000)")
     driver.metrics(0)
     worker = driver.engine._attempts[0, 1]
-    driver.engine._crew.send(worker, b"x" * 5_000_000)
+    driver.engine._crew.send(worker, frame(SaveSoon()) * 500_000)
+    assert worker.link.waiting
     assert isinstance(driver.ran(1, "report()"), Returned)
     driver.engine.halt(0, 1, 0.0)
     assert isinstance(driver.end_of(0), Died)

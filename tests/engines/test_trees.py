@@ -17,6 +17,7 @@ from engine_harness import HERE, LocalDriver, gone, open_fds, wait_until
 from holdfast.core.events import Cause
 from holdfast.core.observations import Died, Joined, Returned
 from holdfast.engines import process_tree
+from holdfast.trainable.messages import Decision
 
 Drive = Callable[..., LocalDriver]
 
@@ -172,19 +173,12 @@ DRIVER = """
 
 
 def kill_a_driver(directory: Path, start: str = "fork", extra: str = "") -> list[int]:
-    code = textwrap.dedent(DRIVER).format(
-        path=[HERE, *sys.path], directory=str(directory), start=start, extra=extra
-    )
-    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
-    try:
+    code = textwrap.dedent(DRIVER).format(path=[HERE, *sys.path], directory=str(directory), start=start, extra=extra)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         pids = [int(word) for word in process.stdout.readline().split()]
-        assert len(pids) >= 13
-    finally:
         process.kill()
-        process.wait()
-    if process.stdout is not None:
-        process.stdout.close()
+    assert len(pids) >= 13
     return pids
 
 
@@ -195,8 +189,7 @@ def test_nothing_outlives_a_killed_driver_by_two_seconds(tmp_path: Path, start: 
 
 
 def test_a_fork_of_the_driver_that_holds_the_sockets_open_keeps_nothing_alive(tmp_path: Path) -> None:
-    extra = "child = os.fork()\n    if child == 0: time.sleep(1000)\n    os.environ['CHILD'] = str(child)"
-    pids = kill_a_driver(tmp_path, extra=extra + "\n    pids.insert(0, child)")
+    pids = kill_a_driver(tmp_path, extra="pids.insert(0, os.fork() or time.sleep(1000))")
     try:
         wait_until(lambda: gone(pids[1:]), "all descendants gone", limit_s=2.0)
         assert process_tree.is_running(pids[0])
@@ -233,7 +226,7 @@ def test_closing_in_a_fork_of_the_driver_touches_no_process(drive: Drive) -> Non
         os._exit(0)
     os.waitpid(child, 0)
     driver.answers.clear()
-    driver.engine.reply(0, 1, __import__("holdfast.trainable.messages", fromlist=["Decision"]).Decision(1))
+    driver.engine.reply(0, 1, Decision(1))
     assert isinstance(driver.end_of(0), Returned)
 
 
@@ -262,8 +255,6 @@ def test_signals_to_everybody_do_not_reach_the_nanny_or_the_trials(drive: Drive)
         os.kill(nanny, signum)
     os.kill(worker, signal.SIGINT)
     driver.answers.clear()
-    from holdfast.trainable.messages import Decision
-
     driver.engine.reply(0, 1, Decision(1))
     assert isinstance(driver.end_of(0), Returned)
     assert sum(isinstance(o, Joined) for o in driver.seen) == 1

@@ -58,6 +58,11 @@ def live(disk: FaultyDisk, ledger: Ledger) -> None:
     ledger.note(journal)
 
 
+def live_twice(disk: FaultyDisk, ledger: Ledger) -> None:
+    live(disk, ledger)
+    live(disk, ledger)
+
+
 def check(disk: FaultyDisk, promised: int) -> None:
     found = records(disk)
     assert len(found) >= promised
@@ -74,14 +79,12 @@ def check(disk: FaultyDisk, promised: int) -> None:
 @pytest.mark.parametrize("torn_part", [0.0, 0.6])
 def test_death_at_every_step_of_two_drivers_loses_nothing_that_was_promised(death: str, torn_part: float) -> None:
     total = FaultyDisk()
-    live(total, Ledger())
-    live(total, Ledger())
+    live_twice(total, Ledger())
     for step in range(len(total.steps)):
         disk, ledger = FaultyDisk(), Ledger()
         disk.kill_at(step, torn_part)
         with pytest.raises(Killed):
-            live(disk, ledger)
-            live(disk, ledger)
+            live_twice(disk, ledger)
         if death == "power":
             disk.power_cut()
             check(disk, ledger.durable)
@@ -98,8 +101,7 @@ def test_twenty_deaths_in_a_row_lose_nothing_that_was_promised() -> None:
     for n in range(20):
         disk.kill_at(len(disk.steps) + 2 * n, torn_part=n / 20)
         with pytest.raises(Killed):
-            live(disk, ledger)
-            live(disk, ledger)
+            live_twice(disk, ledger)
         disk.survive()
         check(disk, ledger.accepted)
     live(disk, ledger)

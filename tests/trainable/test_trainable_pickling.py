@@ -157,8 +157,10 @@ def test_diagnose_has_nothing_to_say_about_what_pickles() -> None:
     assert diagnose(len) == []
 
 
-def test_objects_are_loaded_one_by_one_and_anew() -> None:
-    objects = load_objects(dump_objects({"a": [1], "b/0": {2}}))
+def test_objects_are_loaded_one_by_one_and_anew(tmp_path) -> None:
+    file = tmp_path / "values.pkl"
+    file.write_bytes(dump_objects({"a": [1], "b/0": {2}}))
+    objects = load_objects(file)
     assert dict(objects) == {"a": [1], "b/0": {2}}
     objects["a"].append(2)
     assert objects["a"] == [1]

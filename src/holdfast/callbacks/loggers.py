@@ -110,7 +110,7 @@ class FileLogger(LoggerCallback):
         """The file's name inside the trial's directory."""
         raise NotImplementedError
 
-    def encode(self, log: TrialLog, trial: TrialView, result: dict[str, Any]) -> bytes:
+    def encode(self, log: TrialLog, trial: TrialView, result: Mapping[str, Any]) -> bytes:
         """One row as the bytes to append. May queue an edit of the file before that."""
         raise NotImplementedError
 
@@ -192,8 +192,9 @@ class FileLogger(LoggerCallback):
         log = TrialLog(os.path.join(trial.path, self.filename(trial)), 0)
         if not trial.is_finished():
             self._logs[trial.trial_id] = log
-        if trial.attempt <= 1 and not trial.is_finished():
-            return log  # whoever starts a first attempt makes the file
+        record = trial.record
+        if record.attempt == 1 and record.attempt_at > trial.state.epoch_at and not record.final:
+            return log  # this driver has started it, so there is no file yet
         data = self.writer.read(log.path) or b""
         ends = self.row_ends(data)
         whole = len(ends) >= rows and self._ends_with(trial, rows, data, ends)
@@ -266,9 +267,7 @@ class ErrorFiles:
         """
         text = failure_text(trial.num_failures, at, error)
         self._writer.append(os.path.join(trial.path, ERROR_FILE), text.encode("utf-8", "backslashreplace"))
-        self._writer.replace(
-            os.path.join(trial.path, PICKLED_ERROR_FILE), pickled or _pickled_facts(trial, error)
-        )
+        self._writer.replace(os.path.join(trial.path, PICKLED_ERROR_FILE), pickled or _pickled_facts(trial, error))
 
     def sync(self, trial: TrialView, load: Callable[[], Iterable[tuple[float, ErrorFacts]]]) -> None:
         """After a crash: write ``error.txt`` anew if it lacks failures.

@@ -33,6 +33,7 @@ from holdfast.callbacks.progress_words import (
     failure_text,
     lag_text,
     one_line,
+    plural,
     resources_text,
     speed_text,
     trouble_text,
@@ -202,7 +203,7 @@ class Frame:
         from rich.console import Group
 
         head = list(self._head(view, facts, width))
-        tail = list(self._tail(view, width))
+        tail = list(self._tail(view, width, max(2, height // 6)))
         # Three lines: the table's title, its rule and the count of hidden trials; one is left to the cursor.
         room = max(LEAST_ROWS, height - len(head) - len(tail) - 4)
         table = self.table(view, facts, width, room)
@@ -253,16 +254,16 @@ class Frame:
         hidden = view.hidden + sum(row.status == Status.RUNNING for row in view.rows[room:])
         return _painted(made, f".. and {hidden:,} more running" if hidden else "")
 
-    def _tail(self, view: ProgressView, width: int) -> Iterator[RenderableType]:
+    def _tail(self, view: ProgressView, width: int, kinds: int) -> Iterator[RenderableType]:
         from rich.text import Text
 
-        limit = min(self._options.max_error_rows, 5)
+        limit = min(self._options.max_error_rows, kinds)
         for group in view.failures[:limit]:
             text = f"{failure_count(group)}: {failure_text(group, width)}"
             yield Text.assemble(("Failed ", "bold red"), (clip(text, width - 7), "red"), no_wrap=True)
         rest = len(view.failures) + view.more_failures - limit
         if limit and rest > 0:
-            yield Text(f"Failed  .. and {rest} other kinds of errors", "red")
+            yield Text(f"Failed .. and {plural(rest, 'other kind')} of errors", "red")
         for note in self.notes:
             yield Text(clip(f"Note: {note}", width), "yellow", no_wrap=True)
 

@@ -103,7 +103,8 @@ class Speed:
         samples = self._samples
         if not samples or at - samples[-1][0] >= SAMPLE_S:
             samples.append(now)
-        while len(samples) > 1 and at - samples[0][0] > WINDOW_S:
+        # The oldest kept sample may be older than the window: a display that looks seldom still needs one to compare.
+        while len(samples) > 2 and at - samples[1][0] >= WINDOW_S:
             samples.popleft()
         then = samples[0]
         since = then if finished - then[1] >= FEW_ENDS else self._first
@@ -238,6 +239,7 @@ class ProgressTracker:
         trials_per_s, reports_per_s = self._speed.sample(at, finished, state.reports)
         total = _total(state, facts, options)
         left = None if total is None else total - finished
+        ending = state.session.draining or state.stopping
         failures = self.failures()
         rows, hidden = self.rows(state, facts, options, at)
         return ProgressView(
@@ -250,7 +252,7 @@ class ProgressTracker:
             reports=state.reports,
             trials_per_s=trials_per_s,
             reports_per_s=reports_per_s,
-            eta_s=left / trials_per_s if left and trials_per_s else None,
+            eta_s=left / trials_per_s if left and trials_per_s and not ending else None,
             best=self._best(state, facts, at),
             failures=tuple(failures[:SHOWN_KINDS]),
             more_failures=max(0, len(failures) - SHOWN_KINDS),

@@ -215,12 +215,18 @@ def failure_count(group: FailureGroup) -> str:
 
 def first_failure_text(group: FailureGroup, state: State, facts: ExperimentFacts) -> str:
     """Said once, when a kind of failure first happens. The full path follows at the end, where it is looked for."""
-    name = one_line(facts.name_of(state.trials[group.trial]), 60)
+    name = one_line(facts.name_of(state.trials[group.trial]), 60) + _on_host(group, state, facts)
     file, _, line = group.location.rpartition(":")
     where = f" in line {line} of {one_line(os.path.basename(file), 60)}" if file else ""
     message = one_line(group.message)
     outcome = "failed" if group.errored else "failed and is tried again"
     return f"{name} {outcome}: {failure_what(group)}{where}" + (f": {message}" if message else "")
+
+
+def _on_host(group: FailureGroup, state: State, facts: ExperimentFacts) -> str:
+    """Where it failed; on one machine that goes without saying."""
+    worker = state.workers.get(state.trials[group.trial].worker)
+    return "" if worker is None or facts.engine == "local" else f" on {one_line(worker.host, 60)}"
 
 
 def progress_text(view: ProgressView) -> str:
@@ -299,7 +305,8 @@ def closing_lines(
 
 def _closing_failure(group: FailureGroup, state: State, facts: ExperimentFacts) -> str:
     trial = state.trials[group.trial]
-    details = [failure_count(group), f"first {one_line(facts.name_of(trial), 60)}"]
+    first = f"first {one_line(facts.name_of(trial), 60)}{_on_host(group, state, facts)}"
+    details = [failure_count(group), first]
     error_file = facts.error_file_of(trial)
     if error_file:
         details.append(f"traceback in {one_line(error_file, 300)}")

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
@@ -21,6 +21,9 @@ from holdfast.callbacks.progress_words import NOUNS, clip_front, duration, one_l
 from holdfast.config.settings import one_of, real_number, refuse, true_or_false, whole_number
 from holdfast.core.retention import lookup
 from holdfast.core.state import Status
+
+if TYPE_CHECKING:
+    from holdfast.callbacks.progress_notebook import Output
 
 Columns = Sequence[str] | Mapping[str, str]
 
@@ -348,6 +351,16 @@ class JupyterNotebookReporter(TableReporter):
         )
         true_or_false("JupyterNotebookReporter.overwrite", overwrite)
         self._overwrite = overwrite
+        self._output: Output | None = None
+
+    def _emit(self, text: str) -> None:
+        from holdfast.callbacks.progress_notebook import Output, escape, in_notebook
+
+        if not in_notebook():
+            super()._emit(text)
+            return
+        self._output = self._output or Output()
+        self._output.show(f"<pre>{escape(text)}</pre>", self._overwrite)
 
     def options(self) -> DisplayOptions:
         """The same wishes, for a display."""

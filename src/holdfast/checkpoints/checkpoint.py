@@ -11,7 +11,6 @@ import os
 import weakref
 from collections.abc import Iterator
 from typing import Any
-from urllib.parse import unquote, urlsplit
 
 from holdfast.checkpoints import names
 from holdfast.errors import InvalidInputError, InvalidTypeError, NotSerializableError
@@ -235,6 +234,8 @@ class Checkpoint:
 def _local_path(path: str) -> str:
     if "://" not in path:
         return os.path.abspath(path)
+    from urllib.parse import unquote, urlsplit
+
     parts = urlsplit(path)
     if parts.scheme != "file" or parts.netloc not in ("", "localhost"):
         raise InvalidInputError(

@@ -176,7 +176,7 @@ class _Commit:
 
     def _copy(self, source: str, target: str, algo: str) -> list[FileEntry]:
         listing = scan(source, follow=False)
-        for rel in (names.SEAL, names.MANIFEST):
+        for rel in (names.SEAL, names.NEW_SEAL, names.MANIFEST):
             listing.files.pop(rel, None)
         return copy_tree(source, target, listing, algo=algo)
 
@@ -253,8 +253,9 @@ class _Commit:
             meta=metadata,
         )
         data = encode(manifest)
-        manifest = msgspec.structs.replace(manifest, meta=decode(data).meta)  # tuples have become lists
-        assert decode(data) == manifest, "a manifest must be readable before it is written"
+        written = decode(data)  # as readers will see it: tuples in the metadata have become lists
+        assert encode(written) == data
+        assert written.files == manifest.files
         path = f"{self._sealed}/{names.MANIFEST}"
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)  # of a commit that was interrupted here; a new file, for its fsync may have failed
@@ -264,7 +265,7 @@ class _Commit:
             _write_all(file.write, data[len(data) // 2 :])
             if self._sync:
                 os.fsync(file.fileno())
-        return manifest
+        return written
 
     def _sync_directories(self, seal: Seal, entries: list[FileEntry], listing: Listing) -> None:
         if not self._sync:

@@ -92,7 +92,7 @@ def _copy_into(source: str, target: str) -> None:
         raise InvalidInputError(f"{rel!r} in the checkpoint {source} {what}, so it cannot be copied")
     manifest = _manifest_of(source)
     if manifest is not None:
-        for rel in (names.MANIFEST, names.SEAL):
+        for rel in (names.MANIFEST, names.SEAL, names.NEW_SEAL):
             listing.files.pop(rel, None)
     merge = os.path.isdir(target)
     part = f"{target}/.part-{names.unique()}" if merge else f"{target}.part-{names.unique()}"

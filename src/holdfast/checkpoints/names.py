@@ -6,14 +6,15 @@ that does not match a pattern here was not made by us, and what we did not make 
 
 from __future__ import annotations
 
+import os
 import re
-import secrets
 
 from holdfast.storage.local import TEMP_PREFIX
 
 MANIFEST = "_manifest.json"
 METADATA = ".metadata.json"
 SEAL = ".holdfast-seal"
+NEW_SEAL = ".holdfast-seal.new"
 TRASH_MARK = ".holdfast-trash"
 DICT_FILE = "_dict_checkpoint.pkl"
 
@@ -28,7 +29,7 @@ _TEMPORARY = re.compile(r"\.stage-\d+-[0-9a-f]{8}|\.sealed-\d+-[0-9a-f]{8}(\.res
 
 def unique() -> str:
     """Eight hex digits that no other process will come up with."""
-    return secrets.token_hex(4)
+    return os.urandom(4).hex()
 
 
 def checkpoint_name(index: int) -> str:
@@ -74,7 +75,7 @@ def is_internal(path: str) -> bool:
 
     ``.metadata.json`` is here because ``Checkpoint.set_metadata`` may change it after the commit.
     """
-    return path in (MANIFEST, METADATA, SEAL, TRASH_MARK)
+    return path in (MANIFEST, METADATA, SEAL, NEW_SEAL, TRASH_MARK)
 
 
 def is_leftover(path: str) -> bool:

@@ -175,13 +175,14 @@ class Stage:
 
 
 def write_seal(directory: str, seal: Seal) -> None:
-    """Write ``.holdfast-seal`` into a stage; after an error there is none."""
-    path = f"{directory}/{names.SEAL}"
+    """Write ``.holdfast-seal`` into a stage, or replace it; after an error it is as before."""
+    path = f"{directory}/{names.NEW_SEAL}"
     try:
         with open(path, "wb", buffering=0) as file:
             data = memoryview(seal_json(seal, seal.algo))
             while data:
                 data = data[file.write(data) :]
+        os.replace(path, f"{directory}/{names.SEAL}")
     except OSError:
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)

@@ -11,6 +11,7 @@ import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from holdfast.checkpoints.keeper import CheckpointKeeper
 from holdfast.config import Environment, LocalEngine, ResumeConfig
 from holdfast.controller.clock import RealClock
 from holdfast.controller.experiment import Experiment
+from holdfast.controller.feasibility import ResourceWatch
 from holdfast.controller.history import History
 from holdfast.controller.keeping import KeeperEdge
 from holdfast.controller.loop import Controller, Edges
@@ -42,8 +44,8 @@ from holdfast.core.policies import Policies, Rules
 from holdfast.core.state import State
 from holdfast.engines.base import Engine
 from holdfast.engines.local import LocalProcessEngine
-from holdfast.errors import StorageError
-from holdfast.journal.epoch import Claim, claim_epoch
+from holdfast.errors import InvalidInputError, StorageError
+from holdfast.journal.epoch import Claim, claim_epoch, release
 from holdfast.journal.log import Journal
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.resources import flat_request, resources_of
@@ -94,7 +96,23 @@ class Driver:
         self._tune_config = experiment.settings.tune_config
         self._info = make_info(experiment)
         self._results = ResultBuilder(self._info)
-        self._stop = UserStopRule(resolve_stopper(config.stop), self._tune_config.time_budget_s)
+        budget = self._tune_config.time_budget_s
+        assert not isinstance(budget, timedelta)  # TuneConfig makes it seconds
+        self._stop = UserStopRule(resolve_stopper(config.stop), budget)
+
+    def _check_resources(self) -> None:
+        """Refuse resources that nobody declared, before anything starts."""
+        known = {"CPU", "GPU", "memory", *(getattr(self._run_config.engine, "resources", None) or {})}
+        variant = self._experiment.variants().next(None)
+        if variant is None or variant.raw:
+            return
+        unknown = sorted(set(self._request_of(variant.config) or {}) - known)
+        if unknown:
+            raise InvalidInputError(
+                f"The trainable asks for {', '.join(map(repr, unknown))}, which nobody declared. Known resources: "
+                f"{', '.join(sorted(known))}. Declare it: "
+                f"RunConfig(engine=LocalEngine(resources={{{unknown[0]!r}: 1}}))."
+            )
 
     def run(self) -> Outcome:
         """Drive the experiment until it is finished or interrupted.
@@ -102,8 +120,10 @@ class Driver:
         Durability: when this returns normally, everything that the outcome shows is fsynced under the root (I9).
         """
         root = self._experiment.root
+        self._check_resources()
         with ExitStack() as leaving:
             claim = claim_epoch(root.path, takeover=self._takeover)
+            leaving.callback(release, root.path, claim)
             store = SnapshotStore(root.path, epoch=claim.epoch)
             leaving.callback(store.close)
             journal = Journal.create_or_append(root.path, claim, durability=self._run_config.durability)
@@ -140,18 +160,13 @@ class Driver:
 
     def _drive(self, controller: Controller, claim: Claim, snapshots: Snapshotter) -> Outcome:
         state, edges, hooks = controller.state, controller.edges, self._hooks
-        before = bool(state.trials)
-        lost = "" if state.stopped else "the driver that ran it was lost"
+        resumed = bool(state.trials)
+        former = state.stopped or "the driver that ran it was lost"
         self._sweep(state)
-        now = edges.clock.now()
-        controller.record(ev.EpochStarted(now, claim.epoch, claim.writer, claim.host, claim.pid))
-        if before:
+        controller.record(ev.EpochStarted(edges.clock.now(), claim.epoch, claim.writer, claim.host, claim.pid))
+        if resumed:
             resume = self._resume
-            controller.tell(
-                ob.Resumed(resume.finished.value, resume.unfinished.value, resume.errored.value, lost or state.stopped)
-            )
-        edges.engine.open(self._setup())
-        hooks.start()
+            controller.tell(ob.Resumed(resume.finished.value, resume.unfinished.value, resume.errored.value, former))
 
         def end(reason: str) -> None:
             controller.watches.end(reason)
@@ -159,16 +174,14 @@ class Driver:
 
         with watch_signals(end, sigint=not self._environment.disable_sigint_handler) as signals:
             try:
-                while True:
-                    controller.step()
-                    if controller.done():
-                        break
-                    snapshots.maybe()
-            except KeyboardInterrupt:
-                state.session.draining = state.session.draining or "KeyboardInterrupt"
-                hooks.trouble("interrupted again: leaving at once")
-            edges.engine.close()
-            self._leave(controller, snapshots)
+                hooks.start()
+                edges.engine.open(self._setup())
+                self._loop(controller, snapshots)
+                edges.engine.close()
+                self._leave(controller, snapshots)
+            except BaseException as error:
+                hooks.failed(error)
+                raise
         return Outcome(
             state,
             self._info,
@@ -176,6 +189,18 @@ class Driver:
             exit_code=signals.exit_code,
             exception=hooks.first_exception if self._failure.fail_fast == "raise" else b"",
         )
+
+    def _loop(self, controller: Controller, snapshots: Snapshotter) -> None:
+        state, clock = controller.state, controller.edges.clock
+        shortage = ResourceWatch(state, self._hooks.warn, self._environment.warn_insufficient_resources_s)
+        try:
+            while not controller.done():
+                controller.step()
+                snapshots.maybe()
+                shortage.look(clock.now())
+        except KeyboardInterrupt:
+            state.session.draining = state.session.draining or "SIGINT"
+            self._hooks.trouble("interrupted again: leaving at once")
 
     def _leave(self, controller: Controller, snapshots: Snapshotter) -> None:
         """The last facts, the last sync, the last snapshot: only then may ``fit()`` claim anything (I9)."""
@@ -341,7 +366,6 @@ class Driver:
             parts = tuple(path.split("/"))
             value = get_at(proposal.config, parts)
             key = store_value(self._experiment.root, value)
-            self._experiment.objects[key] = value
             put_at(proposal.config, parts, make_marker(key, value))
         return proposal.config
 
@@ -366,8 +390,6 @@ class Driver:
 
 
 def _checked_dirname(name: Any) -> str:
-    from holdfast.errors import InvalidInputError
-
     text = str(name)
     if "/" in text or text in ("", ".", ".."):
         raise InvalidInputError(f"Trial dirname must not contain '/' and must name a directory; got {text!r}.")
@@ -395,7 +417,7 @@ def make_info(experiment: Experiment) -> ExperimentInfo:
 def _close_journal(journal: Journal) -> Callable[..., bool]:
     def close(kind: Any, error: Any, trace: Any) -> bool:
         try:
-            journal.close()
+            journal.close(release=False)
         except Exception as failure:
             if kind is None:
                 raise

@@ -6,6 +6,7 @@ import os
 import secrets
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from holdfast.space import flatten_dict
 from holdfast.space.objects import extract_objects
 from holdfast.space.variants import VariantPlan
 from holdfast.storage.local import write_atomic
-from holdfast.trainable.pickling import dump_objects, dump_trainable, load_trainable
+from holdfast.trainable.pickling import dump_objects, dump_trainable, load_objects, load_trainable
 
 MAX_NAME_TRIES = 10_000
 
@@ -43,7 +44,7 @@ class Settings:
 class Experiment:
     """A root that exists, with everything needed to drive it."""
 
-    def __init__(self, root: Root, spec: Spec, settings: Settings, trainable: Any, objects: dict[str, Any]) -> None:
+    def __init__(self, root: Root, spec: Spec, settings: Settings, trainable: Any, objects: Mapping[str, Any]) -> None:
         self.root = root
         self.spec = spec
         self.settings = settings
@@ -176,7 +177,7 @@ def create_experiment(
     )
     settings = Settings(plain_space, tune_config, run_config)
     _write(root, spec, settings, pickled, plan.objects)
-    return Experiment(root, spec, settings, function, plan.objects)
+    return Experiment(root, spec, settings, function, load_objects(root.values_file))
 
 
 def _check_algorithms(config: TuneConfig) -> None:
@@ -197,8 +198,8 @@ def _check_algorithms(config: TuneConfig) -> None:
 def _write(root: Root, spec: Spec, settings: Settings, pickled: bytes, objects: dict[str, Any]) -> None:
     try:
         root.objects.mkdir(parents=True, exist_ok=True)
-        write_atomic(root.trainable_file, pickled)
-        write_atomic(root.values_file, dump_objects(objects))
+        write_atomic(str(root.trainable_file), pickled)
+        write_atomic(str(root.values_file), dump_objects(objects))
         write_pickle(root.settings_file, settings)
         write_spec(root, spec)  # last: from here on this is an experiment
     except OSError as error:
@@ -252,15 +253,11 @@ def load_experiment(path: str | os.PathLike[str], trainable: Any = None, param_s
     spec = read_spec(root)
     function = _checked_again(spec, trainable) if trainable is not None else _stored_trainable(root, spec)
     settings = _stored_settings(root)
+    objects: Mapping[str, Any]
     if param_space is not None:
-        plain_space, objects = _respecified(spec, param_space)
-        settings.space = plain_space
+        settings.space, objects = _respecified(spec, param_space)
     else:
-        objects = {}
-        if root.values_file.exists():
-            from holdfast.trainable.pickling import load_objects
-
-            objects = load_objects(root.values_file.read_bytes())  # type: ignore[assignment]
+        objects = load_objects(root.values_file)
     spec.name = root.path.name
     return Experiment(root, spec, settings, function, objects)
 
@@ -277,9 +274,9 @@ def keep_replacements(experiment: Experiment, *, trainable: bool, objects: bool)
     """Store what was given again, so that workers and later restores use it."""
     root = experiment.root
     if trainable:
-        write_atomic(root.trainable_file, dump_trainable(experiment.trainable))
+        write_atomic(str(root.trainable_file), dump_trainable(experiment.trainable))
     if objects:
-        write_atomic(root.values_file, dump_objects(experiment.objects))
+        write_atomic(str(root.values_file), dump_objects(experiment.objects))
         write_pickle(root.settings_file, experiment.settings)
 
 
@@ -299,8 +296,8 @@ def _stored_trainable(root: Root, spec: Spec) -> Any:
         return load_trainable(root.trainable_file.read_bytes())
     except Exception as error:
         raise InvalidInputError(
-            f"The trainable {spec.trainable!r} stored at {root.path} cannot be loaded ({type(error).__name__}: {error}). "
-            "Give it again: Tuner.restore(path, trainable=...)."
+            f"The trainable {spec.trainable!r} stored at {root.path} cannot be loaded "
+            f"({type(error).__name__}: {error}). Give it again: Tuner.restore(path, trainable=...)."
         ) from error
 
 

@@ -1,4 +1,4 @@
-"""What happens to the outside when facts are made: callbacks, result files, the display. After journaling, never before.
+"""What the loop tells the outside when facts are made: after journaling, never before.
 
 ``watch`` sees each event right after it was applied and keeps what a callback will need of the state at that moment
 (the full result of a report); ``after_turn`` calls the callbacks once the events are written.

@@ -132,6 +132,10 @@ class Notifier:
             logger.debug("%s", text)
         self._trouble = text
 
+    def warn(self, text: str) -> None:
+        """Something that the user should act on."""
+        self._display.note(text)
+
     def _lag(self, now: float) -> float:
         """Seconds since the oldest record that would not survive a power cut was written."""
         if self._journal.synced_seq >= self._journal.written_seq:
@@ -245,6 +249,18 @@ class Notifier:
         outcome = Outcome.INTERRUPTED if interrupted else Outcome.FINISHED
         self._display.end(
             self._state, self._facts, RunSummary(at=self._clock.now(), outcome=outcome, reason=interrupted)
+        )
+
+    def failed(self, error: BaseException) -> None:
+        """The run ends with an exception: say what is safe and how to go on."""
+        reason = f"{type(error).__name__}: {error}"
+        try:
+            if self._callbacks.wants("on_experiment_end"):
+                self._callbacks.call("on_experiment_end", trials=self._trials)
+        except Exception:
+            logger.exception("a callback failed in on_experiment_end, after the run had failed already")
+        self._display.end(
+            self._state, self._facts, RunSummary(at=self._clock.now(), outcome=Outcome.FAILED, reason=reason)
         )
 
     def close(self) -> None:

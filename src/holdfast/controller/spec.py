@@ -19,6 +19,7 @@ import xxhash
 from holdfast.core.retention import Retention
 from holdfast.errors import DamageError, ExperimentNotFoundError, NewerFormatError, StorageError
 from holdfast.storage.local import write_atomic
+from holdfast.trainable.pickling import OWN_FILE
 
 FORMAT = 1
 PRIVATE = ".holdfast"
@@ -109,7 +110,7 @@ def _not_an_experiment(root: Root) -> str:
 def write_spec(root: Root, spec: Spec) -> None:
     """Make the directory an experiment; the last step of creating one."""
     root.private.mkdir(parents=True, exist_ok=True)
-    write_atomic(root.spec_file, msgspec.json.format(msgspec.json.encode(spec)) + b"\n")
+    write_atomic(str(root.spec_file), msgspec.json.format(msgspec.json.encode(spec)) + b"\n")
 
 
 def write_pickle(path: Path, value: Any) -> None:
@@ -117,7 +118,7 @@ def write_pickle(path: Path, value: Any) -> None:
     import cloudpickle
 
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(path, cloudpickle.dumps(value))
+    write_atomic(str(path), cloudpickle.dumps(value))
 
 
 def read_pickle(path: Path) -> Any:
@@ -131,8 +132,8 @@ def store_value(root: Root, value: Any) -> str:
     import cloudpickle
 
     data = cloudpickle.dumps(value)
-    key = f"value-{xxhash.xxh3_128_hexdigest(data)}"
+    key = f"{OWN_FILE}{xxhash.xxh3_128_hexdigest(data)}"
     target = root.objects / f"{key}.pkl"
     if not target.exists():
-        write_atomic(target, data)
+        write_atomic(str(target), data)
     return key

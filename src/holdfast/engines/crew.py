@@ -166,13 +166,13 @@ class Crew:
         self.send(worker, _QUIT)
         self.arm(worker, EXIT_S, self.kill)
 
-    def terminate(self, worker: WorkerHandle) -> None:
+    def terminate(self, worker: WorkerHandle, patience_s: float | None = None) -> None:
         """SIGTERM to the worker's process group, later SIGKILL."""
         worker.halted = True
         if self._nursery is not None:
             self._nursery.terminate_worker(worker.number)
             self._watch(self._nursery.link)
-        self.arm(worker, TERM_S, self.kill)
+        self.arm(worker, TERM_S if patience_s is None else patience_s, self.kill)
 
     def kill(self, worker: WorkerHandle) -> None:
         """Kill the worker's process tree."""

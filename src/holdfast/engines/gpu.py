@@ -95,7 +95,7 @@ class GpuPool:
             return f"{amount:g} GPUs cannot be shared out: ask for less than one, or for a whole number"
         if amount >= 1 and sum(units == _WHOLE for units in self._total.values()) < amount:
             return f"{amount:g} whole GPUs were asked for and there are {len(self._total)}"
-        if all(units < _units(amount) for units in self._total.values()):
+        if amount < 1 and all(units < _units(amount) for units in self._total.values()):
             return f"{amount:g} of a GPU was asked for and no device has so much"
         return ""
 

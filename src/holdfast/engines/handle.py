@@ -21,6 +21,7 @@ class WorkerHandle:
     """A worker, and the attempt that it runs if ``key`` is set.
 
     Attributes:
+        run: The attempt, kept until the worker has spoken of it or was told more: only then has it surely begun.
         key: (n, attempt) of the attempt.
         gpus: Devices that the process has used, also while it is idle.
         gpu_amount: What the attempt has taken from the pool.
@@ -44,6 +45,7 @@ class WorkerHandle:
         "link",
         "log",
         "number",
+        "run",
         "trials",
         "unclean",
     )
@@ -52,6 +54,7 @@ class WorkerHandle:
         self.number = number
         self.link = link
         self.log = log
+        self.run: Run | None = None
         self.key: tuple[int, int] | None = None
         self.gpus: tuple[str, ...] = ()
         self.gpu_amount = 0.0
@@ -65,6 +68,7 @@ class WorkerHandle:
 
     def begin(self, run: Run, setup: Setup, gpu_amount: float) -> None:
         """Note the attempt, and where its output will begin."""
+        self.run = run
         self.key = (run.n, run.attempt)
         self.gpus = run.gpus
         self.gpu_amount = gpu_amount

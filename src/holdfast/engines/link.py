@@ -6,7 +6,6 @@ Must never: block, know what a message means, or raise because the peer is gone 
 
 from __future__ import annotations
 
-import contextlib
 import os
 import socket
 from collections import deque
@@ -14,7 +13,6 @@ from collections import deque
 from holdfast.trainable.messages import READ_BYTES, FrameBuffer
 
 _MAX_FDS = 64  # as many descriptors as one read takes over
-_FD_FLAGS = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 
 class Link:
@@ -22,14 +20,16 @@ class Link:
 
     Attributes:
         waiting: Something could not be sent yet; call ``flush`` when the socket becomes writable.
+        unread: The peer ended without having read everything that was sent (known on Linux only).
     """
 
-    __slots__ = ("_arrived_fds", "_frames", "_outgoing", "socket", "waiting")
+    __slots__ = ("_arrived_fds", "_frames", "_outgoing", "socket", "unread", "waiting")
 
     def __init__(self, sock: socket.socket) -> None:
         sock.setblocking(False)
         self.socket = sock
         self.waiting = False
+        self.unread = False
         self._frames = FrameBuffer()
         self._outgoing: deque[tuple[memoryview, int]] = deque()
         self._arrived_fds: deque[int] = deque()
@@ -89,6 +89,9 @@ class Link:
             data = self.socket.recv(READ_BYTES)
         except BlockingIOError:
             return []
+        except ConnectionResetError:
+            self.unread = True
+            return None
         except OSError:
             return None
         return list(self._frames.feed(data)) if data else None
@@ -100,19 +103,25 @@ class Link:
             ValueError: If the bytes are not frames.
         """
         payloads: list[bytes] = []
-        with contextlib.suppress(OSError):
+        try:
             while data := self.socket.recv(READ_BYTES):
                 payloads.extend(self._frames.feed(data))
+        except ConnectionResetError:
+            self.unread = True
+        except OSError:
+            pass
         return payloads
 
     def receive_with_fds(self) -> list[bytes] | None:
         """Like ``receive``; descriptors that came along wait for ``take_fd``."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.socket, READ_BYTES, _MAX_FDS, _FD_FLAGS)
+            data, fds, _, _ = socket.recv_fds(self.socket, READ_BYTES, _MAX_FDS)
         except BlockingIOError:
             return []
         except OSError:
             return None
+        for fd in fds:
+            os.set_inheritable(fd, False)
         self._arrived_fds.extend(fds)
         return list(self._frames.feed(data)) if data else None
 

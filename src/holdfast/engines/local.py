@@ -11,8 +11,10 @@ import logging
 import os
 import socket
 import time
+import weakref
 from collections import deque
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
@@ -77,6 +79,7 @@ class LocalProcessEngine:
         self._attempts: dict[tuple[int, int], WorkerHandle] = {}
         self._idle: list[WorkerHandle] = []
         self._launched: dict[int, int] = {}  # n -> its newest attempt
+        self._moved: set[tuple[int, int]] = set()  # attempts that got a second worker
         self._waiting: deque[Run] = deque()  # for GPUs that are not free yet
         self._gpus = GpuPool({})
         self._ready: list[Observation] = []
@@ -92,8 +95,18 @@ class LocalProcessEngine:
         try:
             self._host, self._ip = socket.gethostname(), _address()
             self._log_dir.mkdir(parents=True, exist_ok=True)
-            self._crew = Crew(self, self._log_dir, setup.worker)
-            self._crew.begin(self._start_nursery)
+            # The crew must not keep this object alive: whoever drops an engine has it closed.
+            self._crew = Crew(weakref.proxy(self), self._log_dir, setup.worker)
+            self._crew.begin(
+                partial(
+                    Nursery,
+                    runner=self._runner,
+                    start=self._settings.start,
+                    preload=tuple(self._settings.preload),
+                    sys_path=setup.sys_path,
+                    log_dir=self._log_dir,
+                )
+            )
         except OSError as error:
             self.close()
             raise TuneError(
@@ -131,6 +144,7 @@ class LocalProcessEngine:
         """See ``reply``."""
         worker = self._attempts.get((n, attempt))
         if worker is not None and self._crew is not None:
+            worker.run = None
             self._crew.send(worker, _SAVE_SOON)
 
     def halt(self, n: int, attempt: int, grace_s: float) -> None:
@@ -178,16 +192,6 @@ class LocalProcessEngine:
             self.close()
 
     # --- starting attempts
-
-    def _start_nursery(self) -> Nursery:
-        assert self._setup is not None
-        return Nursery(
-            runner=self._runner,
-            start=self._settings.start,
-            preload=tuple(self._settings.preload),
-            sys_path=self._setup.sys_path,
-            log_dir=self._log_dir,
-        )
 
     def _launch_waiting(self) -> None:
         while self._waiting:
@@ -247,6 +251,7 @@ class LocalProcessEngine:
         for payload in payloads:
             message: WorkerWord = decode_word(payload)
             if type(message) is Report and worker.held is None:
+                worker.run = None
                 self._ready.append(message)
             else:
                 self._hear_other(worker, message)
@@ -259,9 +264,11 @@ class LocalProcessEngine:
                 self._crew.losses = 0
             self._ready.append(Joined(message.worker, self._host, self._ip, message.pid))
         elif isinstance(message, Unclean):
+            worker.run = None
             worker.unclean = message.what
             _log.debug("Worker %d is replaced: its trial left %s", worker.number, message.what)
         elif worker.held is None:
+            worker.run = None
             self._ready.append(message)
 
     def _attempt_ended(self, worker: WorkerHandle, message: AttemptEnd) -> None:
@@ -293,13 +300,21 @@ class LocalProcessEngine:
 
     def gone(self, worker: WorkerHandle, cause: str, detail: str) -> None:
         """Part of ``CrewListener``: the attempt's end, and only then its resources."""
-        if worker.held is not None:
-            self._ready.append(worker.held)
-        elif worker.key is not None:
-            self._ready.append(Died(*worker.key, cause, detail, worker.output()))
+        key, run, amount = worker.key, worker.run, worker.gpu_amount
         if worker in self._idle:
             self._idle.remove(worker)
         self._release(worker)
+        if worker.held is not None:
+            self._ready.append(worker.held)
+        elif run is not None and worker.link.unread and not worker.halted and key not in self._moved:
+            # The process ended, perhaps idle for hours, before it had read of this attempt: that is not its fault.
+            self._moved.add((run.n, run.attempt))
+            if amount:
+                self._waiting.appendleft(run)
+            else:
+                self._place(run, (), 0.0)
+        elif key is not None:
+            self._ready.append(Died(*key, cause, detail, worker.output()))
         self._launch_waiting()
 
     def _release(self, worker: WorkerHandle) -> None:
@@ -321,7 +336,7 @@ class LocalProcessEngine:
             for worker in self._attempts.values():
                 leaving.append(worker)
                 if worker.held is None:
-                    crew.terminate(worker)
+                    crew.terminate(worker, grace_s)
         while time.monotonic() < deadline and any(worker.number in crew.workers for worker in leaving):
             crew.turn(deadline - time.monotonic())
 

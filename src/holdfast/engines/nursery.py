@@ -48,6 +48,8 @@ class Nursery:
     ) -> None:
         self._run = uuid.uuid4().hex
         self._log = log_dir / "nanny.log"
+        self._note = log_dir / "nanny.run"
+        self._sweep_after_a_crash()
         ours, theirs = socket.socketpair()
         plan = NannyPlan(
             driver=os.getpid(),
@@ -67,6 +69,12 @@ class Nursery:
             theirs.close()
         self.link = Link(ours)
         self.pidfd = kernel.open_pidfd(self._process.pid)
+
+    def _sweep_after_a_crash(self) -> None:
+        """If driver and nanny were both killed, children of trials may have survived them; the note names them."""
+        with contextlib.suppress(OSError):
+            process_tree.sweep(self._note.read_text(encoding="ascii", errors="replace"), SWEEP_S)
+        self._note.write_text(self._run, encoding="ascii")
 
     def _execute(self, plan: NannyPlan, sys_path: Sequence[str]) -> subprocess.Popen[bytes]:
         paths = [path or os.getcwd() for path in sys_path]  # "" is the driver's directory, not the trial's
@@ -128,6 +136,9 @@ class Nursery:
         if self.pidfd is not None:
             os.close(self.pidfd)
             self.pidfd = None
-        if self._process.returncode is not None and size_of(str(self._log)) == 0:
-            with contextlib.suppress(OSError):
+        if self._process.returncode is None:
+            return  # in a fork of the driver
+        with contextlib.suppress(OSError):
+            self._note.unlink()
+            if size_of(str(self._log)) == 0:
                 self._log.unlink()

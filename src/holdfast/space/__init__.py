@@ -1,5 +1,6 @@
 """Search spaces: domains, grids, and the variants that follow from them."""
 
+from holdfast.errors import RecursiveDependencyError
 from holdfast.space.domains import (
     Categorical,
     Domain,
@@ -28,7 +29,6 @@ from holdfast.space.primitives import (
     sample_from,
     uniform,
 )
-from holdfast.space.resolve import RecursiveDependencyError
 from holdfast.space.rng import Rng
 from holdfast.space.tree import find_variables, flatten_dict, unflatten_dict
 from holdfast.space.variants import Mark, Variant, VariantPlan

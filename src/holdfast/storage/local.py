@@ -219,6 +219,8 @@ class _RealAppendFile:
         return os.write(self._fd, data)
 
     def sync(self) -> None:
+        if self._fd < 0:  # os.fdatasync itself would raise ValueError
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF))
         _sync_data(self._fd)
 
     def close(self) -> None:

@@ -107,11 +107,13 @@ def frame(message: Any) -> bytes:
 
 
 def decode_to_worker(payload: bytes | memoryview) -> ToWorker:
-    return _to_worker.decode(payload)
+    message: ToWorker = _to_worker.decode(payload)
+    return message
 
 
 def decode_from_worker(payload: bytes | memoryview) -> WorkerMessage:
-    return _from_worker.decode(payload)
+    message: WorkerMessage = _from_worker.decode(payload)
+    return message
 
 
 class FrameBuffer:

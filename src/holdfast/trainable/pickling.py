@@ -7,6 +7,7 @@ user code, so only workers and restores that were not given the trainable again 
 from __future__ import annotations
 
 import io
+import os
 import pickle
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -18,6 +19,8 @@ from holdfast.trainable.unpicklable import diagnose, largest_parts
 
 MAX_TRAINABLE_BYTES = 100 * 1024 * 1024
 LARGE_TRAINABLE_BYTES = 1024 * 1024
+
+OWN_FILE = "value-"  # markers with this prefix stand for a value in a file of its own
 
 _PARAMETERS = "parameters"
 
@@ -78,16 +81,29 @@ def dump_objects(objects: Mapping[str, Any]) -> bytes:
     )
 
 
-def load_objects(data: bytes) -> Mapping[str, Any]:
-    """The inverse of ``dump_objects``; each look-up makes the value anew, so that trials cannot share it."""
-    return _Objects(msgspec.msgpack.decode(data, type=dict[str, bytes]))
+def load_objects(file: str | os.PathLike[str]) -> StoredObjects:
+    """What ``dump_objects`` wrote into a file, and the values that stand in files beside it."""
+    with open(file, "rb") as stream:
+        return StoredObjects(msgspec.msgpack.decode(stream.read(), type=dict[str, bytes]), os.path.dirname(file))
 
 
-class _Objects(Mapping[str, Any]):
-    def __init__(self, pickles: dict[str, bytes]) -> None:
+class StoredObjects(Mapping[str, Any]):
+    """Objects by the path in their marker; each look-up makes the value anew, so that trials cannot share it.
+
+    A value that a function of the search space made for one trial is in a file of its own, ``<path>.pkl``.
+    """
+
+    def __init__(self, pickles: dict[str, bytes], directory: str) -> None:
         self._pickles = pickles
+        self._directory = directory
 
     def __getitem__(self, path: str) -> Any:
+        if path.startswith(OWN_FILE):
+            try:
+                with open(os.path.join(self._directory, f"{path}.pkl"), "rb") as stream:
+                    return pickle.load(stream)
+            except FileNotFoundError:
+                raise KeyError(path) from None
         return pickle.loads(self._pickles[path])
 
     def __iter__(self) -> Iterator[str]:

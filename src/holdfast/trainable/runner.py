@@ -15,7 +15,7 @@ from holdfast.trainable import failures, session
 from holdfast.trainable.class_runner import ClassRunner, ResetRefused, RestoreFailed
 from holdfast.trainable.function_runner import run_function
 from holdfast.trainable.messages import Channel, Quit, Run, Setup
-from holdfast.trainable.pickling import load_objects, load_trainable
+from holdfast.trainable.pickling import StoredObjects, load_objects, load_trainable
 from holdfast.trainable.session import Session, TrialStopped
 from holdfast.trainable.surroundings import prepare_imports, surroundings
 
@@ -52,7 +52,7 @@ class _Worker:
         self._channel = channel
         self._trainable: Any = None
         self._runner: ClassRunner | None = None
-        self._objects: bytes | None = None
+        self._objects: StoredObjects | None = None
         self._pid = os.getpid()
         self.ended = False
 
@@ -119,9 +119,8 @@ class _Worker:
         if not _refers_to_objects(run.config):
             return run.config
         if self._objects is None:
-            with open(os.path.join(self._setup.root, self._setup.objects_file), "rb") as file:
-                self._objects = file.read()
-        restored: dict[str, Any] = restore_objects(run.config, load_objects(self._objects))
+            self._objects = load_objects(os.path.join(self._setup.root, self._setup.objects_file))
+        restored: dict[str, Any] = restore_objects(run.config, self._objects)
         return restored
 
     def _raised(self, run: Run, error: BaseException) -> Raised:

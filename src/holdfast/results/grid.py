@@ -1,0 +1,178 @@
+"""``ResultGrid``: the results of all trials of an experiment."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any, overload
+
+from holdfast.callbacks.trial_view import ExperimentInfo
+from holdfast.core.state import State, Status, Trial
+from holdfast.errors import InvalidInputError, TrialError
+from holdfast.results.best import best_row, best_trial, check_mode, check_scope, none_found
+from holdfast.results.frames import flat_row, require_pandas
+from holdfast.results.history import History, open_history
+from holdfast.results.result import Result, local_filesystem
+from holdfast.results.sources import FoldedTrial, trial_error
+
+
+class ResultGrid(Sequence[Result]):
+    """The results of all trials of an experiment, in the order in which the trials were created.
+
+    Made by ``Tuner.fit()``. ``ResultGrid.from_path`` opens any experiment, also one that is still running, was killed
+    or was moved; it changes nothing and needs none of the user's code.
+
+    Example:
+        >>> grid = ResultGrid.from_path(path)
+        >>> best = grid.get_best_result("loss", "min")
+        >>> best.config["lr"], best.metrics["loss"], best.checkpoint
+    """
+
+    def __init__(self, state: State, info: ExperimentInfo) -> None:
+        self._attach(History(state, info))
+
+    @classmethod
+    def from_path(cls, path: str | os.PathLike[str], *, info: ExperimentInfo | None = None) -> ResultGrid:
+        """The results of the experiment at ``path``, read from its journal.
+
+        Trials that were running when their driver died are shown as a restore will find them: PENDING, with
+        everything that they had reported.
+
+        Args:
+            path: The experiment's root.
+            info: The experiment's facts if they are known already.
+
+        Raises:
+            ExperimentNotFoundError: There is no experiment exactly there.
+            JournalDamagedError: The journal is damaged; nothing was changed.
+        """
+        grid: ResultGrid = object.__new__(cls)
+        grid._attach(open_history(path, info))
+        return grid
+
+    def _attach(self, history: History) -> None:
+        self._history = history
+        self._results: dict[int, Result] = {}
+
+    @property
+    def experiment_path(self) -> str:
+        """The experiment's root."""
+        return str(self._history.root)
+
+    @property
+    def filesystem(self) -> Any:
+        """A ``pyarrow.fs.LocalFileSystem``, or None where pyarrow is not installed."""
+        return local_filesystem()
+
+    @property
+    def errors(self) -> list[TrialError]:
+        """One exception for each trial that ended in ERROR."""
+        found = (trial_error(self._history, trial) for trial in self._trials())
+        return [error for error in found if error is not None]
+
+    @property
+    def num_errors(self) -> int:
+        """How many trials ended in ERROR."""
+        return self._history.state.counts[Status.ERROR]
+
+    @property
+    def num_terminated(self) -> int:
+        """How many trials ended as they should."""
+        return self._history.state.counts[Status.TERMINATED]
+
+    def get_best_result(
+        self,
+        metric: str | None = None,
+        mode: str | None = None,
+        scope: str = "last",
+        filter_nan_and_inf: bool = True,
+    ) -> Result:
+        """The result of the best trial. If there is exactly one trial, that one.
+
+        Args:
+            metric: What to compare; None takes the one of ``TuneConfig``. ``a/b`` is looked up in nested results.
+            mode: "min" or "max"; None takes the one of ``TuneConfig``.
+            scope: "last" compares the last value that each trial reported, "all" its best one, "avg", "last-5-avg"
+                and "last-10-avg" the mean of all, the last five or the last ten.
+            filter_nan_and_inf: Leave out values that are NaN or infinite. Otherwise infinite ones count, and NaN wins
+                only where there is nothing else.
+
+        Raises:
+            InvalidInputError: (a ValueError) No metric or mode is given, or one that does not exist.
+            NoResultError: (a RuntimeError) No trial has a value to compare.
+        """
+        if len(self) == 1:
+            return self[0]
+        metric, mode = metric or self._history.info.metric, mode or self._history.info.mode
+        for name, value in (("metric", metric), ("mode", mode)):
+            if not value:
+                raise InvalidInputError(
+                    f"No {name} is provided: pass get_best_result({name}=...), or name one for the whole experiment "
+                    f"with TuneConfig({name}=...)."
+                )
+        assert metric is not None
+        best = best_trial(self._history, self._trials(), metric, check_mode(mode), check_scope(scope), filter_nan_and_inf)
+        if best is None:
+            raise none_found(self._history, metric, filter_nan_and_inf)
+        return self[best.n]
+
+    def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> Any:
+        """One row for each trial that has reported: its last result, or its best one.
+
+        Args:
+            filter_metric: Take each trial's row with the best value of this metric instead of its last row; a trial
+                that has no finite value of it keeps its last row.
+            filter_mode: "min" or "max"; None takes the one of ``TuneConfig``.
+
+        Returns:
+            A pandas DataFrame with a column for each key, ``config/<key>`` for parameters, and the trial's id as
+            ``logdir``.
+        """
+        return last_or_best_frame(self._history, self._trials(), filter_metric, filter_mode)
+
+    def _trials(self) -> list[Trial]:
+        return self._history.state.trials
+
+    def __len__(self) -> int:
+        return len(self._trials())
+
+    @overload
+    def __getitem__(self, index: int) -> Result: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> list[Result]: ...
+
+    def __getitem__(self, index: int | slice) -> Result | list[Result]:
+        if isinstance(index, slice):
+            return [self._result(trial) for trial in self._trials()[index]]
+        return self._result(self._trials()[index])
+
+    def __iter__(self) -> Iterator[Result]:
+        return map(self._result, self._trials())
+
+    def _result(self, trial: Trial) -> Result:
+        result = self._results.get(trial.n)
+        if result is None:
+            result = self._results[trial.n] = Result(FoldedTrial(self._history, trial))
+        return result
+
+    def __repr__(self) -> str:
+        counts = self._history.state.counts
+        shown = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        return f"<ResultGrid of {self._history.info.name}: {shown or 'no trials'}; {self.experiment_path}>"
+
+
+def last_or_best_frame(history: History, trials: Sequence[Trial], metric: str | None, mode: str | None) -> Any:
+    """A DataFrame with one row for each trial that has reported."""
+    if mode and not metric:
+        raise InvalidInputError(f"A mode ({mode!r}) without a metric says nothing: pass the metric as well.")
+    mode = mode or history.info.mode
+    if metric and not mode:
+        raise InvalidInputError(f"No mode is provided for the metric {metric!r}: pass 'min' or 'max'.")
+    rows = []
+    for trial in trials:
+        if trial.metrics is None:
+            continue
+        row = best_row(history.rows(trial.n), metric, check_mode(mode)) if metric else None
+        rows.append(flat_row(row or history.last(trial), logdir=trial.id))
+    return require_pandas().DataFrame(rows)

@@ -1,0 +1,243 @@
+"""An experiment as a reader sees it: the folded state, and the rows of all trials once somebody asks for one.
+
+Owns opening an experiment to look at it, and the truth about trials whose driver is gone: what the journal last said is
+RUNNING is shown as what a restore makes of it, never as running (P5 of the design's pains). Must never write, lock or
+need the user's code, so it works on a read-only mount and beside a live driver.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import replace
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from holdfast.callbacks.rows import ResultBuilder, known_objects, rows_from_events
+from holdfast.callbacks.trial_view import ExperimentInfo, TrialView, trial_dirname, trial_name
+from holdfast.controller.opening import Opened, open_state
+from holdfast.controller.spec import Root, Spec, read_spec
+from holdfast.core import events as ev
+from holdfast.core.retention import Retention
+from holdfast.core.state import CheckpointRecord, State, Trial
+from holdfast.core.transitions import apply
+from holdfast.errors import FencedError, InvalidInputError, UsageError
+from holdfast.journal.epoch import Holder, holder
+from holdfast.journal.reader import read_journal
+from holdfast.space.tree import copy_tree
+
+MAX_OPEN_TRIES = 5
+
+
+class NoResultError(UsageError, RuntimeError):
+    """What was asked for does not exist among the results."""
+
+
+class History:
+    """The state of an experiment and the way to its rows.
+
+    Args:
+        state: What the events add up to.
+        info: The experiment's facts.
+        until: Number of the last record in ``state``; None means all that its last driver wrote.
+        owner: The newest driver and whether it is alive; None if there never was one, or nobody looked.
+        lost: Trials that were running when their driver died.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        info: ExperimentInfo,
+        *,
+        until: int | None = None,
+        owner: Holder | None = None,
+        lost: frozenset[int] = frozenset(),
+    ) -> None:
+        self.state = state
+        self.info = replace(info, load_rows=self.rows)
+        self.builder = ResultBuilder(info)
+        self.owner = owner
+        self.lost = lost
+        self._until = until
+        self._rows: dict[int, list[dict[str, Any]]] | None = None
+
+    @property
+    def root(self) -> Path:
+        """The experiment's directory."""
+        return self.info.root
+
+    @cached_property
+    def spec(self) -> Spec:
+        """The experiment's facts as stored."""
+        return read_spec(Root(self.root))
+
+    @property
+    def retention(self) -> Retention:
+        """The user's rule for keeping checkpoints."""
+        return self.spec.retention
+
+    def rows(self, n: int) -> list[dict[str, Any]]:
+        """The surviving result rows of trial ``n``: each step once, however often the trial was restarted.
+
+        The first call reads the whole journal, for all trials at once.
+        """
+        if self._rows is None:
+            self._rows = rows_from_events(self._events(), None, self.builder, self.retention)
+        return self._rows.get(n, [])
+
+    def _events(self) -> Iterator[ev.AnyEvent]:
+        for event in read_events(self.root, self._until):
+            if type(event) is ev.EpochStarted and event.epoch > self.state.epoch:
+                return  # a later driver went on; this state does not know what it did
+            yield event
+
+    def view(self, trial: Trial) -> TrialView:
+        """The trial as callbacks see it."""
+        return TrialView(self.state, trial, self.info, self.builder)
+
+    def name(self, trial: Trial) -> str:
+        """How the trial is shown."""
+        return trial_name(self.info, trial)
+
+    def directory(self, trial: Trial) -> str:
+        """The trial's directory."""
+        return os.path.join(self.root, trial_dirname(self.info, trial))
+
+    def config(self, trial: Trial) -> dict[str, Any]:
+        """The trial's parameters, a copy."""
+        if self.info.objects:
+            found: dict[str, Any] = known_objects(trial.config, self.info.objects)
+            return found
+        plain: dict[str, Any] = copy_tree(trial.config)
+        return plain
+
+    def last(self, trial: Trial) -> dict[str, Any]:
+        """The full result of the trial's last row that counts."""
+        return self.builder.last(self.state, trial)
+
+    def checkpoint_metrics(self, trial: Trial, record: CheckpointRecord) -> dict[str, Any]:
+        """The result that came with a checkpoint, as far as the checkpoint remembers it."""
+        known = {
+            **record.metrics,
+            "training_iteration": record.metrics.get("training_iteration", record.iteration),
+            "time_total_s": record.time_total,
+            "timestamp": record.metrics.get("timestamp", int(record.at)),
+            "trial_id": trial.id,
+            "config": self.config(trial),
+            "experiment_tag": trial.tag,
+        }
+        if record.timesteps_total:
+            known["timesteps_total"] = record.timesteps_total
+        if not self.info.is_class:
+            known["checkpoint_dir_name"] = f"checkpoint_{record.index:06d}"
+        return known
+
+
+def open_history(path: str | os.PathLike[str], info: ExperimentInfo | None = None) -> History:
+    """Read the experiment at ``path``, whatever has become of its driver.
+
+    Args:
+        path: The experiment's root, a path or a ``file://`` URI.
+        info: Its facts if they are known already, with the objects that its configs refer to.
+
+    Raises:
+        ExperimentNotFoundError: There is no experiment exactly there.
+        NewerFormatError: It was written by a newer holdfast.
+        JournalDamagedError: Its journal is damaged.
+    """
+    root = Root(plain_path(path))
+    spec = read_spec(root)
+    opened, owner = _open(root, spec.retention)
+    state = opened.state
+    alive = owner is not None and owner.alive
+    lost = frozenset() if alive else settle(state, spec.retention)
+    history = History(
+        state,
+        info or info_from(root, spec),
+        until=opened.contents.position.next_seq - 1,
+        owner=owner,
+        lost=lost,
+    )
+    history.__dict__["spec"] = spec
+    return history
+
+
+def _open(root: Root, retention: Retention) -> tuple[Opened, Holder | None]:
+    for _ in range(MAX_OPEN_TRIES - 1):
+        # The owner first: if it dies while we read, what we read is still no younger than "alive".
+        owner = holder(root.path)
+        try:
+            return open_state(root.path, retention), owner
+        except FencedError:
+            continue  # a new driver sealed the journal between our two looks at it
+    return open_state(root.path, retention), holder(root.path)
+
+
+def settle(state: State, retention: Retention) -> frozenset[int]:
+    """Let running trials of a driver that is gone be what the next driver will make of them.
+
+    Changes nothing but ``state``: the journal learns of it when somebody resumes.
+
+    Returns:
+        The trials concerned.
+    """
+    lost = frozenset(state.running)
+    at, stopped = state.last_at, state.stopped
+    for n in sorted(lost):
+        trial = state.trials[n]
+        event: ev.AnyEvent
+        if trial.verdict == "stop" or state.stopping:
+            event = ev.TrialTerminated(at, n, trial.attempt, trial.why or state.stopping)
+        elif trial.verdict == "pause":
+            event = ev.TrialPaused(at, n, trial.attempt)
+        else:
+            event = ev.AttemptInterrupted(at, n, trial.attempt, ev.Cause.DRIVER_LOST, stopped)
+        apply(state, event, retention)
+    return lost
+
+
+def read_events(root: str | os.PathLike[str], until: int | None = None) -> Iterator[ev.AnyEvent]:
+    """All events of an experiment in order, up to record ``until``."""
+    for seq, payload in read_journal(root):
+        if until is not None and seq > until:
+            return
+        yield ev.decode(payload)
+
+
+def info_from(root: Root, spec: Spec) -> ExperimentInfo:
+    """What is known about an experiment without loading any object of the user."""
+    return ExperimentInfo(
+        root=root.path,
+        name=root.path.name,
+        trainable_name=spec.trainable,
+        is_class=spec.is_class,
+        metric=spec.metric,
+        mode=spec.mode,
+        total_samples=spec.total,
+        max_identifier_len=spec.max_identifier_len,
+        utc_offset_s=spec.utc_offset_s,
+    )
+
+
+def plain_path(path: str | os.PathLike[str]) -> Path:
+    """An absolute local path, from a path or a ``file://`` URI."""
+    text = os.fspath(path)
+    if "://" in text:
+        if not text.startswith("file://"):
+            raise InvalidInputError(
+                f"{text!r} cannot be opened: object stores are not available in this version of holdfast. "
+                "Copy the experiment to a local directory and give that path."
+            )
+        text = text.removeprefix("file://")
+    return Path(os.path.abspath(os.path.expanduser(text)))
+
+
+def require_local(filesystem: Any) -> None:
+    """Refuse a file system object that is not the machine's own."""
+    kind = getattr(filesystem, "type_name", type(filesystem).__name__)
+    if filesystem is not None and kind != "local":
+        raise InvalidInputError(
+            f"storage_filesystem={filesystem!r}: only the local file system is available in this version of holdfast. "
+            "Copy the experiment to a local directory and give that path."
+        )

@@ -1,0 +1,213 @@
+"""Where a ``Result`` gets its facts: from an experiment's journal, or from the files in a lone trial directory.
+
+Owns reading both, and the exception that stands for a failed trial. Must never unpickle anything.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import os
+from pathlib import Path
+from typing import Any, Protocol
+
+from holdfast.callbacks.trial_view import ERROR_FILE
+from holdfast.checkpoints.checkpoint import Checkpoint
+from holdfast.checkpoints.names import checkpoint_name, index_of
+from holdfast.core.state import CheckpointRecord, Status, Trial
+from holdfast.errors import TrialError
+from holdfast.results.history import History, NoResultError
+
+RESULT_FILE = "result.json"
+PROGRESS_FILE = "progress.csv"
+PARAMS_FILE = "params.json"
+
+
+class Source(Protocol):
+    """The facts about one trial."""
+
+    trial_id: str
+    status: str
+    path: str
+
+    def config(self) -> dict[str, Any]: ...
+
+    def metrics(self) -> dict[str, Any]:
+        """The last row, in full."""
+        ...
+
+    def rows(self) -> list[dict[str, Any]]:
+        """All rows that count, in order."""
+        ...
+
+    def error(self) -> TrialError | None: ...
+
+    def checkpoint(self) -> Checkpoint | None:
+        """The latest one."""
+        ...
+
+    def checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        """Those that are kept, with what was reported with them, worst to best."""
+        ...
+
+
+class FoldedTrial:
+    """A trial of an experiment whose journal was folded."""
+
+    def __init__(self, history: History, trial: Trial) -> None:
+        self.history = history
+        self.trial = trial
+        self.trial_id = trial.id
+
+    @property
+    def status(self) -> str:
+        return self.trial.status
+
+    @property
+    def path(self) -> str:
+        return self.history.directory(self.trial)
+
+    def config(self) -> dict[str, Any]:
+        return self.history.config(self.trial)
+
+    def metrics(self) -> dict[str, Any]:
+        return self.history.last(self.trial)
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self.history.rows(self.trial.n)
+
+    def error(self) -> TrialError | None:
+        return trial_error(self.history, self.trial)
+
+    def checkpoint(self) -> Checkpoint | None:
+        latest = self.trial.latest()
+        return None if latest is None else self._checkpoint(latest)
+
+    def checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        history, trial = self.history, self.trial
+        kept = history.retention.best(trial)
+        return [(self._checkpoint(record), history.checkpoint_metrics(trial, record)) for record in kept]
+
+    def _checkpoint(self, record: CheckpointRecord) -> Checkpoint:
+        return Checkpoint(os.path.join(self.path, checkpoint_name(record.index)))
+
+
+def trial_error(history: History, trial: Trial) -> TrialError | None:
+    """What made the trial end in ERROR, or None if it did not."""
+    if trial.status != Status.ERROR:
+        return None
+    facts = trial.error
+    assert facts is not None
+    what = ": ".join(filter(None, (facts.type, facts.message))) or trial.cause
+    where = f" ({facts.location})" if facts.location else ""
+    again = f" It failed {trial.total_failures} times." if trial.total_failures > 1 else ""
+    error = TrialError(
+        f"{history.name(trial)} failed: {what}{where}{again}",
+        trial_id=trial.id,
+        cause=trial.cause,
+        error_type=facts.type,
+        location=facts.location,
+        traceback=facts.traceback,
+    )
+    if facts.traceback:
+        error.add_note(f"The trial's own traceback:\n{facts.traceback}")
+    elif facts.output:
+        error.add_note(f"The last lines that the trial printed:\n{facts.output}")
+    return error
+
+
+class TrialFiles:
+    """A trial directory that has been taken out of its experiment: what its files say.
+
+    Args:
+        directory: The trial's directory.
+
+    Raises:
+        NoResultError: It does not exist or holds no result file.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.path = str(directory)
+        self._directory = directory
+        self._rows = _read_rows(directory)
+        last = self._rows[-1] if self._rows else {}
+        self.trial_id = str(last.get("trial_id", directory.name))
+        failed = (directory / ERROR_FILE).exists() and not last.get("done")
+        self.status = Status.ERROR if failed else Status.TERMINATED if last.get("done") else Status.PENDING
+
+    def config(self) -> dict[str, Any]:
+        found = self.metrics().get("config")
+        if isinstance(found, dict):
+            return found
+        try:
+            stored = json.loads((self._directory / PARAMS_FILE).read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            stored = None
+        return stored if isinstance(stored, dict) else {}
+
+    def metrics(self) -> dict[str, Any]:
+        return self._rows[-1] if self._rows else {}
+
+    def rows(self) -> list[dict[str, Any]]:
+        return self._rows
+
+    def error(self) -> TrialError | None:
+        if self.status != Status.ERROR:
+            return None
+        text = (self._directory / ERROR_FILE).read_text(encoding="utf-8", errors="replace").rstrip()
+        return TrialError(f"{self._directory.name} failed: {text}", trial_id=self.trial_id, traceback=text)
+
+    def checkpoint(self) -> Checkpoint | None:
+        found = self.checkpoints()
+        return found[-1][0] if found else None
+
+    def checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
+        """All checkpoints, oldest first: the files do not say how they are to be ranked."""
+        metrics = {str(row["checkpoint_dir_name"]): row for row in self._rows if row.get("checkpoint_dir_name")}
+        names = [entry.name for entry in self._directory.iterdir() if index_of(entry.name) is not None]
+        return [(Checkpoint(self._directory / name), metrics.get(name, {})) for name in sorted(names, key=_index)]
+
+
+def _index(name: str) -> int:
+    return index_of(name) or 0
+
+
+def _read_rows(directory: Path) -> list[dict[str, Any]]:
+    if not directory.is_dir():
+        raise NoResultError(f"There is no trial at {directory}: the directory does not exist.")
+    for name, read in ((RESULT_FILE, _read_json_rows), (PROGRESS_FILE, _read_csv_rows)):
+        file = directory / name
+        if file.is_file() and file.stat().st_size:
+            return read(file)
+    raise NoResultError(
+        f"{directory} is not the directory of a trial: it holds neither {RESULT_FILE} nor {PROGRESS_FILE}, and no "
+        "experiment above it knows it. Give the path of one trial; ResultGrid.from_path() opens a whole experiment."
+    )
+
+
+def _read_json_rows(file: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            row = json.loads(line)
+        except ValueError:
+            continue  # a line that a crash cut short
+        if isinstance(row, dict):
+            rows.append(row)
+    return rows
+
+
+def _read_csv_rows(file: Path) -> list[dict[str, Any]]:
+    with open(file, newline="", encoding="utf-8", errors="replace") as lines:
+        return [{key: _parsed(text) for key, text in row.items() if key and text} for row in csv.DictReader(lines)]
+
+
+def _parsed(text: Any) -> Any:
+    if text in ("True", "False"):
+        return text == "True"
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except (TypeError, ValueError):
+            continue
+    return text
