@@ -93,20 +93,22 @@ def main() -> None:
         say("1. Start an experiment: 8 classifiers on handwritten digits.")
         acknowledged = kill_in_the_middle(storage)
         root = str(Path(storage) / "digits")
-        say(f"2. The driver was just killed with `kill -9`, after {len(acknowledged)} acknowledged reports. What is left:")
+        say(
+            f"2. The driver was just killed with `kill -9`, after {len(acknowledged)} acknowledged reports. What is left:"
+        )
         subprocess.run([sys.executable, "-m", "holdfast.cli.main", "status", root], check=True)
         say(f'3. Continue:  Tuner.restore("{root}").fit()')
         results = tune.Tuner.restore(root).fit()
         check(results, acknowledged, Path(storage) / "diary.txt")
         best = results.get_best_result()
-        say(f"Best accuracy {best.metrics['accuracy']:.4f} with {shown(best.config)}; its model: {best.checkpoint.path}")
+        say(
+            f"Best accuracy {best.metrics['accuracy']:.4f} with {shown(best.config)}; its model: {best.checkpoint.path}"
+        )
 
 
 def check(results: tune.ResultGrid, acknowledged: list[str], diary: Path) -> None:
     """Compare what holdfast recorded with the diary that the training function kept for itself."""
-    recorded = {
-        (row["trial_id"], row["training_iteration"]) for result in results for row in result.metrics_history
-    }
+    recorded = {(row["trial_id"], row["training_iteration"]) for result in results for row in result.metrics_history}
     before = {(trial, int(epoch)) for trial, epoch in map(str.split, acknowledged)}
     lines = diary.read_text().splitlines()
     rows = sum(len(result.metrics_history) for result in results)

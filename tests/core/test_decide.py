@@ -111,9 +111,7 @@ def test_negative_max_failures_retries_for_ever():
     assert world.trial().attempt == 21
 
 
-@pytest.mark.parametrize(
-    "cause", [ev.Cause.ENGINE_LOST, ev.Cause.PREEMPTED, ev.Cause.STORAGE, ev.Cause.DRIVER_STOPPED]
-)
+@pytest.mark.parametrize("cause", [ev.Cause.ENGINE_LOST, ev.Cause.PREEMPTED, ev.Cause.STORAGE, ev.Cause.DRIVER_STOPPED])
 def test_what_is_not_the_trials_fault_is_not_counted(cause):
     world = World(max_failures=0)
     world.tell(ob.Died(0, 1, cause, "gone"))

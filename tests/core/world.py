@@ -37,11 +37,11 @@ class StopAt:
 
 
 class World:
-    def __init__(self, *, cpus: float = 2, trials: int = 1, stop: Any = None, scheduler: Any = None, **rules: Any) -> None:
+    def __init__(
+        self, *, cpus: float = 2, trials: int = 1, stop: Any = None, scheduler: Any = None, **rules: Any
+    ) -> None:
         self.state = State()
-        self.policies = Policies(
-            Rules(**rules), scheduler or FIFOScheduler(), stop or NeverStop(), lambda *args: {}
-        )
+        self.policies = Policies(Rules(**rules), scheduler or FIFOScheduler(), stop or NeverStop(), lambda *args: {})
         self.at = 0.0
         self.history: list[ev.AnyEvent] = []
         self.left = trials

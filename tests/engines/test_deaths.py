@@ -11,7 +11,7 @@ from engine_harness import LocalDriver
 
 from holdfast.core.events import Cause
 from holdfast.core.observations import Died, Raised, Report, Returned
-from holdfast.engines import process_tree
+from holdfast.engines import crew, process_tree
 from holdfast.trainable.messages import SaveSoon, frame
 
 Drive = Callable[..., LocalDriver]
@@ -85,7 +85,8 @@ def test_a_worker_that_writes_rubbish_on_its_socket_is_ended(drive: Drive) -> No
     assert "something else than its messages" in end.detail
 
 
-def test_a_worker_that_closes_its_socket_is_ended(drive: Drive) -> None:
+def test_a_worker_that_closes_its_socket_is_ended(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "SILENT_S", 0.05)
     driver = drive()
     end = driver.ran(0, "report()\nos.closerange(3, 100)\ntime.sleep(1000)")
     assert isinstance(end, Died)

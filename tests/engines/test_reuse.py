@@ -8,6 +8,7 @@ import pytest
 from engine_harness import LocalDriver, gone
 
 from holdfast.core.observations import Died, Raised, Returned, Stopped
+from holdfast.engines import crew
 from holdfast.trainable.messages import Decision
 
 Drive = Callable[..., LocalDriver]
@@ -102,7 +103,10 @@ def test_a_worker_whose_halt_needed_a_signal_is_replaced_although_it_unwound(dri
     assert driver.pid_of(0) != driver.pid_of(1)
 
 
-def test_a_worker_that_ignores_everything_is_killed_after_its_grace(drive: Drive) -> None:
+def test_a_worker_that_ignores_everything_is_killed_after_its_grace(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "TERM_S", 0.05)
     driver = drive()
     driver.code(0, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nreport()\nos.execvp('sleep', ['sleep', '1000'])")
     driver.metrics(0)
@@ -118,7 +122,8 @@ def test_exit_functions_of_user_code_run_when_a_worker_retires(drive: Drive) -> 
     assert (driver.logs / "worker-0.log").read_text() == "tidied up\n"
 
 
-def test_a_worker_that_does_not_leave_is_killed(drive: Drive) -> None:
+def test_a_worker_that_does_not_leave_is_killed(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "EXIT_S", 0.05)
     driver = drive(max_trials_per_worker=1)
     driver.code(0, "report()\nimport atexit\natexit.register(time.sleep, 1000)")
     assert isinstance(driver.end_of(0), Returned)

@@ -16,7 +16,7 @@ from engine_harness import HERE, LocalDriver, gone, open_fds, wait_until
 
 from holdfast.core.events import Cause
 from holdfast.core.observations import Died, Joined, Returned
-from holdfast.engines import process_tree
+from holdfast.engines import crew, process_tree
 from holdfast.trainable.messages import Decision
 
 Drive = Callable[..., LocalDriver]
@@ -103,11 +103,16 @@ def test_close_ends_everything_and_leaves_no_zombie(drive: Drive) -> None:
     assert process_tree.children(os.getpid()) == []
 
 
-def test_close_with_grace_lets_trials_end_themselves(drive: Drive, tmp_path: Path) -> None:
+def test_close_with_grace_lets_trials_end_themselves(
+    drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "TERM_S", 0.01)
     driver = drive()
     code = """
         def tidy(*_):
-            open(setup.root + "/tidy", "w").close()
+            time.sleep(0.1)
+            with open(setup.root + "/tidy", "w") as file:
+                file.write("done")
             os._exit(0)
         signal.signal(signal.SIGTERM, tidy)
         report()
@@ -116,7 +121,7 @@ def test_close_with_grace_lets_trials_end_themselves(drive: Drive, tmp_path: Pat
     driver.code(0, code)
     driver.metrics(0)
     driver.engine.close(grace_s=30.0)
-    assert (tmp_path / "tidy").exists()
+    assert (tmp_path / "tidy").read_text() == "done"
 
 
 def test_opening_and_closing_leaks_no_descriptor(tmp_path: Path) -> None:
@@ -172,8 +177,13 @@ DRIVER = """
 """
 
 
+def driver_code(directory: Path, start: str = "fork", extra: str = "") -> str:
+    places = {"path": [HERE, *sys.path], "directory": str(directory), "start": start, "extra": extra}
+    return textwrap.dedent(DRIVER).format(**places)
+
+
 def kill_a_driver(directory: Path, start: str = "fork", extra: str = "") -> list[int]:
-    code = textwrap.dedent(DRIVER).format(path=[HERE, *sys.path], directory=str(directory), start=start, extra=extra)
+    code = driver_code(directory, start, extra)
     with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
         assert process.stdout is not None
         pids = [int(word) for word in process.stdout.readline().split()]
@@ -195,6 +205,25 @@ def test_a_fork_of_the_driver_that_holds_the_sockets_open_keeps_nothing_alive(tm
         assert process_tree.is_running(pids[0])
     finally:
         os.kill(pids[0], signal.SIGKILL)
+
+
+def test_what_survived_the_deaths_of_driver_and_nanny_is_ended_by_the_next_engine(tmp_path: Path) -> None:
+    code = driver_code(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        pids = [int(word) for word in process.stdout.readline().split()]
+        nanny = pids[-1]
+        os.kill(nanny, signal.SIGSTOP)
+        process.kill()
+        process.wait()
+        os.kill(nanny, signal.SIGKILL)
+    wait_until(lambda: gone([nanny]), "the nanny is gone")
+    assert not gone(pids)
+    driver = LocalDriver(tmp_path)
+    assert gone(pids)
+    assert isinstance(driver.ran(0, "report()"), Returned)
+    driver.engine.close()
+    assert list(driver.logs.iterdir()) == []
 
 
 def test_close_works_although_a_fork_holds_the_sockets_open(drive: Drive) -> None:

@@ -65,7 +65,7 @@ class CSVLoggerCallback(FileLogger):
 
     def encode(self, log: TrialLog, trial: TrialView, result: Mapping[str, Any]) -> bytes:
         shape: _Shape | None = log.extra
-        if shape is not None and len(result) == shape.size and shape.pick is not None:
+        if shape is not None and len(result) == shape.size and shape.pick is not None and "config" in result:
             try:
                 values = shape.pick(result)
             except KeyError:

@@ -311,7 +311,9 @@ class TBXLoggerCallback(FileLogger):
     def _slow_values(self, result: Mapping[str, Any]) -> tuple[_Shape, Sequence[float]]:
         flat = flatten_result({key: value for key, value in result.items() if key not in _LEFT_OUT})
         numbers = {key: value for key, value in flat.items() if _is_number(value)}
-        key = (len(result), tuple(numbers), tuple(key for key in flat if key not in numbers))
+        # With a nested or empty dict in it, keys of the result are missing here, and the next must be looked at as well.
+        is_flat = len(flat) + sum(key in result for key in _LEFT_OUT) == len(result)
+        key = (len(result) if is_flat else -1, tuple(numbers), tuple(key for key in flat if key not in numbers))
         shape = self._shapes.get(key)
         if shape is None:
             if len(self._shapes) >= MAX_SHAPES:

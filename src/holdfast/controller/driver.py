@@ -175,7 +175,7 @@ class Driver:
         with watch_signals(end, sigint=not self._environment.disable_sigint_handler) as signals:
             try:
                 hooks.start()
-                edges.engine.open(self._setup())
+                edges.engine.open(self._setup(first_worker=max(state.workers, default=0) + 1))
                 self._loop(controller, snapshots)
                 edges.engine.close()
                 self._leave(controller, snapshots)
@@ -285,11 +285,11 @@ class Driver:
             settings = LocalEngine()
         return LocalProcessEngine(settings, log_dir=self._experiment.root.logs)
 
-    def _setup(self) -> Setup:
+    def _setup(self, first_worker: int) -> Setup:
         root, spec = self._experiment.root, self._experiment.spec
         at_end = self._checkpoint.checkpoint_at_end
         return Setup(
-            worker=0,
+            worker=first_worker,  # numbers are never used twice: old results name their workers
             experiment=spec.name,
             root=str(root.path),
             trainable_file=str(root.trainable_file),

@@ -16,6 +16,7 @@ from holdfast.core.state import State, Status, Stored, Trial, WorkerFacts, units
 from holdfast.core.transitions import apply
 from holdfast.journal.reader import JournalContents, read_journal
 from holdfast.journal.snapshot import SnapshotStore
+from holdfast.storage.local import REAL_DISK, Disk
 
 
 class SnapshotRecord(msgspec.Struct, array_like=True):
@@ -61,6 +62,7 @@ def open_state(
     watch: Callable[[State, ev.AnyEvent], None] | None = None,
     accept: Callable[[dict[str, bytes]], bool] = lambda _: True,
     prepare: Callable[[dict[str, bytes]], None] = lambda _: None,
+    disk: Disk = REAL_DISK,
 ) -> Opened:
     """Fold everything that happened so far into a ``State``.
 
@@ -71,16 +73,17 @@ def open_state(
         watch: Sees the state right after each event that was read.
         accept: May refuse a snapshot for what policies stored in it; then the whole history is read.
         prepare: Is given what policies stored in the accepted snapshot, before later events are read.
+        disk: Where the root is.
     """
     state, position, seq = State(), None, -1
-    snapshot = (store or SnapshotStore(root)).load()
+    snapshot = (store or SnapshotStore(root, disk=disk)).load()
     if snapshot is not None:
         record = _snapshot_decoder.decode(snapshot.payload)
         if accept(record.policies):
             prepare(record.policies)
             state = state_from(record, [_trial_decoder.decode(raw) for raw in snapshot.archived])
             position, seq = snapshot.position, snapshot.seq
-    contents = read_journal(root, after=position)
+    contents = read_journal(root, after=position, disk=disk)
     decode, fold = ev.decode, apply
     for _, payload in contents:
         event = decode(payload)

@@ -12,6 +12,7 @@ from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Trial
 from holdfast.journal.snapshot import SnapshotStore
+from holdfast.storage.local import REAL_DISK, Disk
 
 
 def open_with_memory(
@@ -20,6 +21,7 @@ def open_with_memory(
     store: SnapshotStore,
     stop: UserStopRule,
     result_of: Callable[[State, Trial], dict[str, Any]],
+    disk: Disk = REAL_DISK,
 ) -> Opened:
     """Fold the journal and bring the stop rule's memory to where it was.
 
@@ -35,7 +37,7 @@ def open_with_memory(
             stop.why_stop(trial, lambda: result_of(state, trial))
 
     if not stop.has_memory:
-        return open_state(root.path, retention, store=store)
+        return open_state(root.path, retention, store=store, disk=disk)
     return open_state(
         root.path,
         retention,
@@ -43,4 +45,5 @@ def open_with_memory(
         watch=tell,
         accept=lambda policies: "stop" in policies,
         prepare=lambda policies: stop.set_state(policies["stop"]),
+        disk=disk,
     )

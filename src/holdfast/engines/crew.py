@@ -107,8 +107,8 @@ class Crew:
                 self._leave_nursery(self._nursery)
                 if not self._nursery.stop():
                     _log.warning("Some processes that trials started could not be killed (stuck in the kernel?).")
-            for worker in self.workers.values():
-                _remove_if_empty(worker.log)
+            for log in self._log_dir.glob("worker-*.log"):  # an earlier driver that was killed could not do it
+                _remove_if_empty(str(log))
         finally:
             self.abandon()
 

@@ -1,0 +1,85 @@
+"""The libraries that holdfast is measured against, each in a virtual environment of its own.
+
+Owns ``benchmarks/.peers/``: makes an environment when a benchmark first needs it, and knows how to start its Python.
+Must never install anything into the environment that runs the benchmarks.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import venv
+from pathlib import Path
+
+PLACE = Path(__file__).parent / ".peers"
+REQUIREMENTS = {
+    "ray": ("ray[tune]==2.60.0",),
+    "optuna": ("optuna==5.0.0",),
+}
+
+
+class PeerError(RuntimeError):
+    """A peer's environment could not be made."""
+
+
+def python_of(peer: str) -> str:
+    """The interpreter that has ``peer`` installed; installs it on the first call, which takes minutes."""
+    home = PLACE / peer
+    python = home / "bin" / "python"
+    wanted = "\n".join(REQUIREMENTS[peer])
+    stamp = home / "installed.txt"
+    if stamp.is_file() and stamp.read_text() == wanted:
+        return str(python)
+    print(f"installing {wanted} into {os.path.relpath(home)} ...", file=sys.stderr, flush=True)
+    venv.create(home, clear=True, with_pip=True)
+    command = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check", *REQUIREMENTS[peer]]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    if done.returncode:
+        raise PeerError(f"`{' '.join(command)}` ended with {done.returncode}:\n{done.stdout[-2000:]}")
+    stamp.write_text(wanted)
+    return str(python)
+
+
+def ready(peer: str) -> str | None:
+    """``python_of``, or None with a line that says why: no network is no reason to have no figures at all."""
+    try:
+        return python_of(peer)
+    except (PeerError, OSError, subprocess.SubprocessError) as error:
+        print(f"{peer} is left out: {error}", file=sys.stderr)
+        return None
+
+
+def start_ray(cpus: int) -> str:
+    """Inside Ray's interpreter: a cluster of this process alone; returns its temporary directory.
+
+    Its sockets need a short path (107 bytes for everything), so it cannot live beside the other files of a run.
+    """
+    import ray
+
+    place = tempfile.mkdtemp(prefix="hfb")
+    ray.init(
+        address="local",
+        num_cpus=cpus,
+        include_dashboard=False,
+        log_to_driver=False,
+        logging_level="ERROR",
+        _temp_dir=place,
+    )
+    return place
+
+
+def stop_ray(place: str) -> None:
+    """Inside Ray's interpreter: end the cluster and remove its files."""
+    import shutil
+
+    import ray
+
+    ray.shutdown()
+    shutil.rmtree(place, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    for name in REQUIREMENTS:
+        print(name, ready(name))

@@ -1,0 +1,86 @@
+"""Trainables that several tests share; a module of its own, because workers import it and should not import pytest.
+
+Tests meet running trials through files in ``config["dir"]``: a trial says where it is by making ``<trial id>.<step>``,
+and waits at ``hold_at`` until somebody makes the file ``go``.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import holdfast as tune
+
+TIMEOUT_S = 60.0
+
+
+def wait_for(path: Path) -> None:
+    """Return when the file exists; a test that forgot to make it must not hang for ever."""
+    end = time.monotonic() + TIMEOUT_S
+    while not path.exists():
+        if time.monotonic() > end:
+            raise TimeoutError(f"nobody made {path}")
+        time.sleep(0.005)
+
+
+def start_step() -> int:
+    """The step that the trial's checkpoint was taken at, or 0."""
+    checkpoint = tune.get_checkpoint()
+    return int(Path(checkpoint.path, "step").read_text()) if checkpoint else 0
+
+
+def save(step: int, **metrics: Any) -> None:
+    """Report a step with a checkpoint of it."""
+    with tune.checkpoint_dir() as directory:
+        Path(directory, "step").write_text(str(step))
+        tune.report({"step": step, **metrics}, checkpoint=tune.Checkpoint.from_directory(directory))
+
+
+def count(config: dict[str, Any]) -> None:
+    """Counts to ``steps`` with a checkpoint at each; ``hold_at`` waits for ``go``, ``fail_at`` raises once there."""
+    places = Path(config["dir"])
+    trial = tune.get_context().get_trial_id()
+    for step in range(start_step() + 1, config.get("steps", 3) + 1):
+        save(step, x=config.get("x"))
+        places.joinpath(f"{trial}.{step}").touch()
+        with open(places / "diary", "a") as diary:
+            diary.write(f"{trial} {step}\n")
+        if step == config.get("hold_at"):
+            wait_for(places / "go")
+        if step == config.get("fail_at") and not places.joinpath("mended").exists():
+            raise RuntimeError(f"failed at {step}")
+
+
+def note(config: dict[str, Any], name: str, text: str) -> None:
+    """Append a line to a file that the test reads; one write, so that trials do not mix their lines."""
+    fd = os.open(Path(config["dir"], name), os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(fd, f"{text}\n".encode())
+    finally:
+        os.close(fd)
+
+
+class Counter(tune.Trainable):
+    """Counts, saving its state as a dict."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.step_number = 0
+
+    def step(self) -> dict[str, Any]:
+        self.step_number += 1
+        config = self.config
+        if "dir" in config:
+            Path(config["dir"], f"{self.trial_id}.{self.step_number}").touch()
+        if self.step_number == config.get("hold_at"):
+            wait_for(Path(config["dir"], "go"))
+        if self.step_number == config.get("fail_at") and not Path(config["dir"], "mended").exists():
+            raise RuntimeError(f"failed at {self.step_number}")
+        return {"step": self.step_number, "done": self.step_number >= config.get("steps", 3)}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> dict[str, Any]:
+        return {"step_number": self.step_number}
+
+    def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
+        self.step_number = checkpoint["step_number"]

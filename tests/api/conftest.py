@@ -1,0 +1,50 @@
+"""Fixtures for tests of the public interface with real experiments."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from experiment_tools import Drivers
+
+import holdfast as tune
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """Where experiments are stored."""
+    return tmp_path / "storage"
+
+
+@pytest.fixture
+def run_config(storage: Path) -> Callable[..., tune.RunConfig]:
+    """Makes a quiet RunConfig for a small engine; any field can be given."""
+
+    def make(**fields: Any) -> tune.RunConfig:
+        known = {"name": "exp", "storage_path": storage, "verbose": 0, "engine": tune.LocalEngine(cpus=2)}
+        return tune.RunConfig(**{**known, **fields})
+
+    return make
+
+
+@pytest.fixture
+def make_tuner(run_config: Callable[..., tune.RunConfig]) -> Callable[..., tune.Tuner]:
+    """Makes a Tuner: ``make_tuner(train, space, num_samples=2, stop={...})``; fields go to the config that has them."""
+
+    def make(trainable: Any, space: Any = None, **fields: Any) -> tune.Tuner:
+        mine = {key: fields.pop(key) for key in list(fields) if hasattr(tune.TuneConfig(), key)}
+        return tune.Tuner(
+            trainable, param_space=space, tune_config=tune.TuneConfig(**mine), run_config=run_config(**fields)
+        )
+
+    return make
+
+
+@pytest.fixture
+def drivers(tmp_path: Path, storage: Path) -> Iterator[Drivers]:
+    """Starts drivers in processes of their own; see ``Drivers.start``."""
+    started = Drivers(tmp_path, storage)
+    yield started
+    started.close()

@@ -1,0 +1,230 @@
+"""The thread that writes files: order, batching, and a disk that refuses."""
+
+from __future__ import annotations
+
+import os
+import resource
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.callbacks.file_writer import FileWriter
+from holdfast.errors import InternalError
+
+DEADLINE_S = 20.0
+
+
+def wait_until(condition: Callable[[], object]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline, "it did not happen in time"
+        time.sleep(0.005)
+
+
+@pytest.fixture
+def writer() -> Iterator[FileWriter]:
+    writer = FileWriter(linger_s=0.01)
+    yield writer
+    writer.close(0.1)
+
+
+def test_appends_arrive_in_order_and_directories_are_made(writer: FileWriter, tmp_path: Path) -> None:
+    paths = [tmp_path / f"trial{n}" / "deep" / "result.json" for n in range(5)]
+    for i in range(100):
+        for path in paths:
+            writer.append(str(path), b"%d\n" % i)
+    assert writer.flush()
+    expected = b"".join(b"%d\n" % i for i in range(100))
+    assert all(path.read_bytes() == expected for path in paths)
+    assert writer.unwritten == 0
+
+
+def test_bytes_are_written_soon_without_being_asked(writer: FileWriter, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    writer.append(str(path), b"row\n")
+    wait_until(lambda: path.exists() and path.read_bytes() == b"row\n")
+
+
+def test_changes_of_one_file_are_carried_out_in_order(writer: FileWriter, tmp_path: Path) -> None:
+    path = str(tmp_path / "file")
+    writer.append(path, b"one\n")
+    writer.append(path, b"two\n")
+    writer.edit(path, lambda data: data[:4])
+    writer.append(path, b"three\n")
+    writer.edit(path, lambda data: b"head\n" + data)
+    assert writer.flush()
+    assert Path(path).read_bytes() == b"head\none\nthree\n"
+    writer.replace(path, b"new\n")
+    writer.append(path, b"more\n")
+    assert writer.flush()
+    assert Path(path).read_bytes() == b"new\nmore\n"
+
+
+def test_a_file_that_is_only_shortened_stays_the_same_file(writer: FileWriter, tmp_path: Path) -> None:
+    path = tmp_path / "file"
+    writer.append(str(path), b"one\ntwo\n")
+    assert writer.flush()
+    before = path.stat().st_ino
+    writer.edit(str(path), lambda data: data[:4])
+    assert writer.flush()
+    assert (path.read_bytes(), path.stat().st_ino) == (b"one\n", before)
+
+
+def test_replacing_never_shows_a_mixture_and_leaves_nothing_behind(writer: FileWriter, tmp_path: Path) -> None:
+    path = tmp_path / "params.json"
+    seen = set()
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            if path.exists():
+                seen.add(path.read_bytes())
+
+    looker = threading.Thread(target=look)
+    looker.start()
+    contents = [b"%d" % i * 50_000 for i in range(10)]
+    for content in contents:
+        writer.replace(str(path), content)
+        assert writer.flush()
+    stop.set()
+    looker.join()
+    assert seen <= set(contents)
+    assert os.listdir(tmp_path) == ["params.json"]
+
+
+def test_reading_shows_what_the_file_will_be(tmp_path: Path) -> None:
+    writer = FileWriter(linger_s=3600)
+    path = str(tmp_path / "file")
+    assert writer.read(path) is None
+    writer.append(path, b"one\n")
+    assert writer.read(path) == b"one\n"
+    assert writer.flush()
+    writer.append(path, b"two\n")
+    writer.edit(path, lambda data: data.upper())
+    assert Path(path).read_bytes() == b"one\n"
+    assert writer.read(path) == b"ONE\nTWO\n"
+    assert writer.close()
+
+
+def test_no_file_is_kept_open(writer: FileWriter, tmp_path: Path) -> None:
+    before = len(os.listdir("/proc/self/fd"))
+    for n in range(300):
+        writer.append(str(tmp_path / f"t{n}" / "result.json"), b"x\n")
+    assert writer.flush()
+    assert len(os.listdir("/proc/self/fd")) <= before + 1
+
+
+def test_a_full_disk_is_waited_for_and_nothing_is_lost(writer: FileWriter, tmp_path: Path) -> None:
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    writer.append(str(full), b"one\n")
+    wait_until(lambda: writer.trouble)
+    assert "No space left" in writer.trouble
+    assert str(full) in writer.trouble
+    writer.append(str(full), b"two\n")
+    assert writer.flush(0.05) is False
+    assert writer.unwritten == 1
+    full.unlink()
+    assert writer.flush(DEADLINE_S)
+    assert full.read_bytes() == b"one\ntwo\n"
+    assert writer.trouble == ""
+
+
+def test_half_a_row_is_taken_back_before_the_row_is_written_again(writer: FileWriter, tmp_path: Path) -> None:
+    """The disk fills up in the middle of a write: the limit on the size of files does the same."""
+    path = tmp_path / "file"
+    limit = 1_000_000
+    path.write_bytes(b"x" * (limit - 6) + b"\n")
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (limit, hard))
+    try:
+        writer.append(str(path), b"0123456789\n")
+        wait_until(lambda: writer.trouble)
+        assert path.stat().st_size == limit  # half of the row
+        assert (writer.read(str(path)) or b"").endswith(b"x\n0123456789\n")
+        assert writer.flush(0.05) is False
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert writer.flush(DEADLINE_S)
+    assert path.read_bytes().endswith(b"x\n0123456789\n")
+
+
+def test_trouble_with_one_file_does_not_stop_the_others(writer: FileWriter, tmp_path: Path) -> None:
+    blocked = tmp_path / "blocked"
+    blocked.write_bytes(b"a file, not a directory")
+    writer.append(str(blocked / "result.json"), b"one\n")
+    writer.append(str(tmp_path / "other"), b"row\n")
+    wait_until(lambda: writer.trouble and (tmp_path / "other").exists())
+    assert not writer.flush(0.05)
+    blocked.unlink()
+    assert writer.flush(DEADLINE_S)
+    assert (blocked / "result.json").read_bytes() == b"one\n"
+
+
+def test_too_many_waiting_bytes_slow_the_caller_down_but_never_stop_it(tmp_path: Path) -> None:
+    writer = FileWriter(linger_s=0.01, max_waiting_bytes=100, max_stall_s=0.01)
+    full = tmp_path / "full"
+    full.symlink_to("/dev/full")
+    for _ in range(5):
+        writer.append(str(full), b"x" * 60)
+    full.unlink()
+    assert writer.flush(DEADLINE_S)
+    assert full.stat().st_size == 300
+    assert writer.close()
+
+
+def test_waiting_callers_go_on_as_soon_as_there_is_room(tmp_path: Path) -> None:
+    writer = FileWriter(linger_s=3600, max_waiting_bytes=100, max_stall_s=3600)
+    for _ in range(20):
+        writer.append(str(tmp_path / "file"), b"x" * 60)
+    assert writer.close()
+    assert (tmp_path / "file").stat().st_size == 1200
+
+
+def test_closing_writes_everything_and_nothing_can_follow(tmp_path: Path) -> None:
+    writer = FileWriter(linger_s=3600)
+    writer.append(str(tmp_path / "file"), b"row\n")
+    assert writer.close()
+    assert writer.close()
+    assert (tmp_path / "file").read_bytes() == b"row\n"
+    with pytest.raises(InternalError, match="closed"):
+        writer.append(str(tmp_path / "file"), b"late\n")
+
+
+def test_closing_with_a_full_disk_says_so_and_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    writer = FileWriter(linger_s=0.01)
+    (tmp_path / "full").symlink_to("/dev/full")
+    writer.append(str(tmp_path / "full"), b"row\n")
+    wait_until(lambda: writer.trouble)
+    thread = writer._thread
+    assert writer.close(0.05) is False
+    assert "1 files are incomplete" in caplog.text
+    assert thread is not None
+    thread.join(DEADLINE_S)
+    assert not thread.is_alive()
+
+
+def test_an_unused_writer_has_no_thread() -> None:
+    before = threading.active_count()
+    writer = FileWriter()
+    assert writer.flush()
+    assert threading.active_count() == before
+    assert writer.close()
+
+
+def test_writing_from_several_threads_loses_nothing(writer: FileWriter, tmp_path: Path) -> None:
+    def write(name: str) -> None:
+        for i in range(500):
+            writer.append(str(tmp_path / name), b"%d\n" % i)
+
+    threads = [threading.Thread(target=write, args=(f"f{n}",)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert writer.flush()
+    expected = b"".join(b"%d\n" % i for i in range(500))
+    assert all((tmp_path / f"f{n}").read_bytes() == expected for n in range(4))
