@@ -1,6 +1,6 @@
 """The libraries that holdfast is measured against, each in a virtual environment of its own.
 
-Owns ``benchmarks/.peers/``: makes an environment when a benchmark first needs it, and knows how to start its Python.
+Owns ``benchmarks/.peers/``: makes an environment when a benchmark first needs it, and knows its interpreter.
 Must never install anything into the environment that runs the benchmarks.
 """
 
@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import tempfile
 import venv
 from pathlib import Path
 
@@ -49,37 +48,3 @@ def ready(peer: str) -> str | None:
     except (PeerError, OSError, subprocess.SubprocessError) as error:
         print(f"{peer} is left out: {error}", file=sys.stderr)
         return None
-
-
-def start_ray(cpus: int) -> str:
-    """Inside Ray's interpreter: a cluster of this process alone; returns its temporary directory.
-
-    Its sockets need a short path (107 bytes for everything), so it cannot live beside the other files of a run.
-    """
-    import ray
-
-    place = tempfile.mkdtemp(prefix="hfb")
-    ray.init(
-        address="local",
-        num_cpus=cpus,
-        include_dashboard=False,
-        log_to_driver=False,
-        logging_level="ERROR",
-        _temp_dir=place,
-    )
-    return place
-
-
-def stop_ray(place: str) -> None:
-    """Inside Ray's interpreter: end the cluster and remove its files."""
-    import shutil
-
-    import ray
-
-    ray.shutdown()
-    shutil.rmtree(place, ignore_errors=True)
-
-
-if __name__ == "__main__":
-    for name in REQUIREMENTS:
-        print(name, ready(name))

@@ -93,17 +93,13 @@ def main() -> None:
         say("1. Start an experiment: 8 classifiers on handwritten digits.")
         acknowledged = kill_in_the_middle(storage)
         root = str(Path(storage) / "digits")
-        say(
-            f"2. The driver was just killed with `kill -9`, after {len(acknowledged)} acknowledged reports. What is left:"
-        )
-        subprocess.run([sys.executable, "-m", "holdfast.cli.main", "status", root], check=True)
+        say(f"2. Killed with `kill -9` after {len(acknowledged)} acknowledged reports. What is left:")
+        subprocess.run([sys.executable, "-m", "holdfast", "status", root], check=True)
         say(f'3. Continue:  Tuner.restore("{root}").fit()')
         results = tune.Tuner.restore(root).fit()
         check(results, acknowledged, Path(storage) / "diary.txt")
         best = results.get_best_result()
-        say(
-            f"Best accuracy {best.metrics['accuracy']:.4f} with {shown(best.config)}; its model: {best.checkpoint.path}"
-        )
+        say(f"Best accuracy {best.metrics['accuracy']:.4f} with {shown(best.config)}")
 
 
 def check(results: tune.ResultGrid, acknowledged: list[str], diary: Path) -> None:
@@ -114,8 +110,8 @@ def check(results: tune.ResultGrid, acknowledged: list[str], diary: Path) -> Non
     rows = sum(len(result.metrics_history) for result in results)
     lost, doubled = before - recorded, rows - len(recorded)
     say(
-        f"4. {len(results)} trials finished. Of {len(before)} reports acknowledged before the kill {len(lost)} were lost; "
-        f"{len(lines) - len(set(lines))} epochs were trained twice; {rows} rows recorded, {doubled} doubled."
+        f"4. {len(results)} trials finished. Of {len(before)} reports acknowledged before the kill, "
+        f"{len(lost)} were lost; {len(lines) - len(set(lines))} epochs were trained twice; {rows} rows recorded, {doubled} doubled."
     )
     if lost or doubled or rows != TRIALS * EPOCHS:
         raise SystemExit("That is not what holdfast promises: please report it.")

@@ -265,6 +265,15 @@ def resources_of(
     return PlacementGroupFactory([{"CPU": 1}]) if wanted is None else _as_request(wanted)
 
 
+def asks_by_config(trainable: Any) -> bool:
+    """Whether what a trial of ``trainable`` asks for depends on its config."""
+    if isinstance(trainable, type):
+        return getattr(trainable, "default_resource_request", None) is not None
+    if isinstance(trainable, functools.partial):
+        return asks_by_config(trainable.func)
+    return isinstance(trainable, BoundFunction) and callable(trainable._holdfast_bound[1])
+
+
 def _declared_resources(trainable: Any, config: Mapping[str, Any]) -> Any:
     if isinstance(trainable, type):
         ask = getattr(trainable, "default_resource_request", None)

@@ -8,7 +8,7 @@ import pickle
 import sys
 import warnings
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NoReturn
 
 from holdfast.config import Environment, ResumeConfig, RunConfig, TuneConfig
 from holdfast.controller.driver import Driver, Outcome, make_info
@@ -102,8 +102,8 @@ class Tuner:
         outcome = driver.run()
         self._outcome = outcome
         self._resume = None  # a second fit() continues; it does not resume errored trials once more
-        if outcome.exception:
-            raise pickle.loads(outcome.exception)
+        if outcome.failure is not None:
+            self._raise_failure(outcome, *outcome.failure)
         if outcome.exit_code is not None:
             sys.exit(outcome.exit_code)
         return self._grid(outcome)
@@ -118,6 +118,18 @@ class Tuner:
                 f'Tuner.restore("{self._experiment.root.path}").'
             )
         return ResultGrid.from_path(self._experiment.root.path, info=make_info(self._experiment))
+
+    def _raise_failure(self, outcome: Outcome, n: int, pickled: bytes) -> NoReturn:
+        """Raise what the trial raised, or, if it died or its exception cannot be loaded here, what is known of it."""
+        error = self._grid(outcome)[n].error
+        assert error is not None
+        try:
+            original = pickle.loads(pickled) if pickled else None
+        except Exception:
+            original = None
+        if original is None:
+            raise error
+        raise original from error
 
     @staticmethod
     def _grid(outcome: Outcome) -> ResultGrid:

@@ -62,6 +62,34 @@ def note(config: dict[str, Any], name: str, text: str) -> None:
         os.close(fd)
 
 
+def noop(config):
+    return {"score": 1}
+
+
+def five(config):
+    for step in range(1, 6):
+        tune.report({"score": step, "deep": {"er": 10 * step}})
+
+
+def one_after_another(config):
+    """Notes when it begins and ends, so that a test can see how many were at work at once."""
+    note(config, "diary", "+1")
+    tune.report({"score": 1})
+    note(config, "diary", "-1")
+
+
+def all_at_once(config):
+    """Ends only when as many trials as ``config["together"]`` are at work at the same time."""
+    note(config, "present", tune.get_context().get_trial_id())
+    while len(Path(config["dir"], "present").read_text().splitlines()) < config["together"]:
+        time.sleep(0.005)
+
+
+def scores(config):
+    for step, score in enumerate(config["scores"], start=1):
+        save(step, **({} if score is None else {"score": score, "m": {"a": score}}))
+
+
 class Counter(tune.Trainable):
     """Counts, saving its state as a dict."""
 
@@ -84,3 +112,22 @@ class Counter(tune.Trainable):
 
     def load_checkpoint(self, checkpoint: dict[str, Any]) -> None:
         self.step_number = checkpoint["step_number"]
+
+
+class Crashed(RuntimeError):
+    """What ``Crash`` raises."""
+
+
+class Crash(tune.Callback):
+    """Ends the driver, once, with an exception after a number of results: the fastest way to leave trials unfinished."""
+
+    def __init__(self, directory: Any, after: int) -> None:
+        self.marker = Path(directory, "crashed")
+        self.after = after
+        self.seen = 0
+
+    def on_trial_result(self, **info: Any) -> None:
+        self.seen += 1
+        if self.seen == self.after and not self.marker.exists():
+            self.marker.touch()
+            raise Crashed

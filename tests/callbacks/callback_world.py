@@ -108,8 +108,10 @@ class Loggers:
         trial = self.world.start(n, index)
         self.list.call("on_trial_start", iteration=1, trials=self.world.trials, trial=trial)
 
-    def report(self, n: int = 0, dt: float = 0.125, **metrics: Any) -> dict[str, Any]:
+    def report(self, n: int = 0, dt: float = 0.125, save: bool = False, **metrics: Any) -> dict[str, Any]:
         row = self.world.report(n, dt, **metrics)
+        if save:
+            self.world.builder.add_checkpoint(row, self.world.save(n))
         self.list.on_trial_result(1, self.world.trials, self.world.trials[n], row)
         return row
 
@@ -134,7 +136,7 @@ class Loggers:
 def json_rows(directory: str) -> list[dict[str, Any]]:
     text = Path(directory, "result.json").read_text()
     assert text.endswith("\n") or not text
-    return [json.loads(line) for line in text.splitlines()]
+    return [json.loads(line) for line in text.split("\n")[:-1]]
 
 
 def csv_rows(directory: str) -> list[dict[str, str]]:

@@ -17,7 +17,6 @@ from holdfast.checkpoints.stage import Stage
 from holdfast.controller.opening import archive_record, is_settled, snapshot_payload
 from holdfast.controller.spec import Root, Spec, write_spec
 from holdfast.core import events as ev
-from holdfast.core.retention import Retention
 from holdfast.core.state import State, Trial
 from holdfast.core.transitions import apply
 from holdfast.journal.epoch import Claim, claim_epoch
@@ -30,15 +29,20 @@ START = 1_700_000_000.0
 class RootWriter:
     """One experiment and the driver that writes it; ``reopen`` makes the next driver."""
 
-    def __init__(self, path: Path, *, retention: Retention = Retention(), **facts: Any) -> None:
+    def __init__(self, path: Path, **facts: Any) -> None:
         self.path = path
         self.state = State()
         self.at = START
         self.claim: Claim
         self.journal: Journal
-        known = {"metric": "loss", "mode": "min", "trainable": "train", "is_class": False, "total": None, **facts}
+        known = {"metric": "loss", "mode": "min", "trainable": "train", "is_class": False, **facts}
         self.spec = Spec(
-            uid="abcdef0123456789", name=path.name, created_at=START, seed=7, num_samples=1, retention=retention, **known
+            uid="abcdef0123456789",
+            name=path.name,
+            created_at=START,
+            seed=7,
+            num_samples=1,
+            **known,
         )
         self.info = ExperimentInfo(
             root=path,
@@ -144,9 +148,7 @@ class RootWriter:
             (directory / name).write_text(text)
         sealed = stage.seal(directory)
         index = trial.next_index
-        self.add(
-            ev.CheckpointStaged(self.tick(), n, trial.attempt, index, sealed.name, sealed.bytes, sealed.files)
-        )
+        self.add(ev.CheckpointStaged(self.tick(), n, trial.attempt, index, sealed.name, sealed.bytes, sealed.files))
         return index
 
     def attempt(self, n: int) -> int:
@@ -208,7 +210,7 @@ def small_experiment(path: Path) -> RootWriter:
         type="ValueError",
         message="lr is too large",
         location=f"{os.sep}home{os.sep}me{os.sep}train.py:17",
-        traceback='Traceback (most recent call last):\n  File "/home/me/train.py", line 17\nValueError: lr is too large',
+        traceback='Traceback (most recent call last):\n  File "/home/me/train.py", line 17\nValueError: too large',
     )
     writer.report(2, {"loss": 5.0})
     writer.save(2, {"model.txt": "early"})

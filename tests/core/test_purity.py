@@ -8,6 +8,7 @@ import holdfast
 SOURCE = Path(holdfast.__file__).parent
 FORBIDDEN_IN_CORE = {"time", "os", "random", "uuid", "logging", "threading", "asyncio", "socket"}
 LAYERS = [
+    {"__main__"},
     {"cli", "ui", "compat", "integrations", "testing"},
     {"tuner", "results"},
     {"controller"},

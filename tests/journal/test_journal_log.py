@@ -1,4 +1,4 @@
-"""Appending: what is accepted, what is durable, and what happens when the disk refuses."""
+"""Appending: what is accepted, what is durable, and who may do it."""
 
 from __future__ import annotations
 
@@ -17,11 +17,9 @@ from holdfast.errors import (
     InvalidInputError,
     OwnershipError,
     StorageError,
-    StorageFullError,
 )
 from holdfast.journal import Journal, claim_epoch, holder, read_journal, segment_writer
 
-ENOSPC = OSError(errno.ENOSPC, "No space left on device")
 EIO = OSError(errno.EIO, "Input/output error")
 
 
@@ -149,6 +147,27 @@ def test_a_sync_covers_what_was_written_before_it_began(disk: FaultyDisk) -> Non
     assert journal.synced_seq == 2
 
 
+@pytest.mark.parametrize("succeeds", [True, False])
+def test_a_sync_that_ends_after_its_segment_was_given_up_has_nothing_to_say(disk: FaultyDisk, succeeds: bool) -> None:
+    journal = reopen(disk)
+    journal.append([b"a"])
+    ticket = journal._writer.begin_sync()
+    assert ticket is not None
+    disk.fail("write", EIO)
+    journal.append([b"b"])
+    assert journal.flush()
+    assert len(segments(disk)) == 2
+    if succeeds:
+        journal._writer.end_sync(ticket)
+    else:
+        journal._writer.fail_sync(ticket, EIO)
+    assert len(segments(disk)) == 2
+    assert journal.synced_seq == 1
+    assert journal.sync()
+    disk.power_cut()
+    assert records(disk) == [b"a", b"b"]
+
+
 def test_when_too_much_waits_for_a_sync_the_append_runs_it(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_writer, "MAX_WAITING_BYTES", 1000)
     journal = reopen(disk)
@@ -156,195 +175,6 @@ def test_when_too_much_waits_for_a_sync_the_append_runs_it(disk: FaultyDisk, mon
         journal.append(numbered(n, n))
     assert journal.synced_seq > 0
     assert len(journal._writer._unsynced) < 40
-
-
-# ------------------------------------------------------------------------------------------------ a full disk
-
-
-def test_a_full_disk_blocks_and_a_flush_goes_on_exactly_where_it_stopped(disk: FaultyDisk) -> None:
-    journal = reopen(disk)
-    journal.append(numbered(1, 3))
-    room = sum(len(disk.content(path)) for path in [*segments(disk), f"{ROOT}/.holdfast/epochs/00000001"])
-    disk.capacity = room + 40
-    assert journal.append(numbered(4, 6)) == 6
-    assert journal.blocked is not None
-    assert journal.blocked.errno == errno.ENOSPC
-    assert journal.accepted_seq == 3
-    assert journal.append(numbered(7, 8)) == 8
-    assert not journal.flush()
-    assert journal.accepted_seq == 3
-    assert len(segments(disk)) == 1
-
-    disk.capacity = None
-    assert journal.flush()
-    assert journal.blocked is None
-    assert journal.accepted_seq == 8
-    assert len(segments(disk)) == 1
-    assert records(disk) == numbered(1, 8)
-
-
-@pytest.mark.parametrize("room", range(0, 60, 7))
-def test_a_driver_killed_on_a_full_disk_leaves_a_torn_tail_and_no_damage(disk: FaultyDisk, room: int) -> None:
-    journal = reopen(disk)
-    journal.append(numbered(1, 3))
-    disk.capacity = sum(len(file.seen) for file in disk._files.values()) + room
-    journal.append(numbered(4, 4))
-    accepted = journal.accepted_seq
-    disk.capacity = None
-    assert reopen(disk).written_seq == len(records(disk)) == accepted
-
-
-def test_appending_tries_again_by_itself_once_there_is_space(disk: FaultyDisk) -> None:
-    journal = reopen(disk)
-    disk.fail("write", ENOSPC)
-    journal.append([b"a"])
-    assert journal.blocked is not None
-    journal.append([b"b"])
-    assert journal.blocked is None
-    assert records(disk) == [b"a", b"b"]
-
-
-def test_no_more_than_the_limit_waits_in_memory(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(segment_writer, "MAX_WAITING_BYTES", 100)
-    journal = reopen(disk)
-    disk.capacity = 0
-    journal.append([b"x" * 200])
-    with pytest.raises(StorageFullError, match="Free some space"):
-        journal.append([b"refused"])
-    disk.capacity = None
-    assert journal.flush()
-    assert records(disk) == [b"x" * 200]
-
-
-def test_closing_on_a_full_disk_does_not_pretend(disk: FaultyDisk) -> None:
-    journal = reopen(disk)
-    journal.append([b"a"])
-    disk.capacity = 0
-    journal.append([b"b", b"c"])
-    disk.capacity = sum(len(file.seen) for file in disk._files.values())
-    with pytest.raises(StorageFullError, match="last 2 records"):
-        journal.close()
-    assert records(disk) == [b"a"]
-
-
-def test_opening_on_a_full_disk_says_so(disk: FaultyDisk) -> None:
-    claim = claim_epoch(ROOT, disk=disk)
-    disk.capacity = 0
-    with pytest.raises(StorageFullError, match="cannot be opened"):
-        Journal.create_or_append(ROOT, claim, disk=disk, threaded=False)
-
-
-# ------------------------------------------------------------------------------------------------ a failing disk
-
-
-def test_after_a_failed_write_everything_goes_on_in_a_new_segment(disk: FaultyDisk) -> None:
-    journal = reopen(disk)
-    journal.append(numbered(1, 2))
-    disk.fail("write", EIO)
-    journal.append(numbered(3, 4))
-    assert journal.blocked is EIO
-    assert journal.accepted_seq == 2
-    assert journal.flush()
-    assert journal.accepted_seq == 4
-    assert len(segments(disk)) == 2
-    assert records(disk) == numbered(1, 4)
-
-
-def test_after_a_failed_fsync_what_it_covered_is_durable_elsewhere(
-    disk: FaultyDisk, caplog: pytest.LogCaptureFixture
-) -> None:
-    """The kernel drops the pages of a failed fsync and lets the next one succeed: never ask the same file again."""
-    journal = reopen(disk)
-    journal.append(numbered(1, 3))
-    journal.sync()
-    journal.append(numbered(4, 6))
-    disk.fail("sync", EIO)
-    assert journal.sync()
-    assert journal.synced_seq == 6
-    assert "written again into a new segment" in caplog.text
-    journal.append(numbered(7, 7))
-    assert records(disk) == numbered(1, 7)
-    disk.power_cut()
-    assert records(disk) == numbered(1, 6)
-    assert reopen(disk).written_seq == 6
-
-
-def test_fsyncs_that_fail_before_anything_was_durable_give_distinct_segments(disk: FaultyDisk) -> None:
-    journal = reopen(disk)
-    for n in range(1, 4):
-        journal.append(numbered(n, n))
-        disk.fail("sync", EIO)
-        assert journal.sync()
-    disk.power_cut()
-    assert records(disk) == numbered(1, 3)
-
-
-def test_a_failed_fsync_on_a_full_disk_is_made_good_later(disk: FaultyDisk) -> None:
-    journal = reopen(disk)
-    journal.append(numbered(1, 3))
-    disk.fail("sync", EIO)
-    disk.capacity = 0
-    assert not journal.sync()
-    assert journal.blocked is not None
-    journal.append(numbered(4, 4))
-    assert (journal.written_seq, journal.synced_seq) == (3, 0)
-    disk.capacity = None
-    assert journal.flush()
-    assert journal.sync()
-    assert journal.synced_seq == 4
-    disk.power_cut()
-    assert records(disk) == numbered(1, 4)
-
-
-def test_a_failed_fsync_of_the_previous_drivers_segment_copies_it(disk: FaultyDisk) -> None:
-    journal = reopen(disk)
-    journal.append(numbered(1, 3))
-    disk.fail("sync", EIO)
-    again = reopen(disk)
-    assert again.written_seq == again.synced_seq == 3
-    disk.power_cut()
-    assert records(disk) == numbered(1, 3)
-
-
-@pytest.mark.parametrize("step", ["create", "created", "sync_dir", "open"])
-def test_a_replacement_that_fails_half_way_is_repeated(disk: FaultyDisk, step: str) -> None:
-    journal = reopen(disk)
-    journal.append(numbered(1, 3))
-    disk.fail("sync", EIO)
-    disk.fail(step, EIO)
-    journal.sync()
-    journal.append(numbered(4, 5))
-    assert journal.sync()
-    assert journal.synced_seq == 5
-    disk.power_cut()
-    assert records(disk) == numbered(1, 5)
-
-
-def test_an_interrupt_in_the_middle_of_a_write_loses_and_doubles_nothing(disk: FaultyDisk) -> None:
-    """Ctrl+C raises between the system call and the note that it was done."""
-    for step in ("write", "written"):
-        journal = reopen(disk)
-        before = journal.written_seq
-        journal.append(numbered(before + 1, before + 2))
-        disk.fail(step, KeyboardInterrupt())
-        with pytest.raises(KeyboardInterrupt):
-            journal.append(numbered(before + 3, before + 4))
-        journal.append(numbered(before + 5, before + 5))
-        assert journal.sync()
-        assert records(disk) == numbered(1, before + 5)
-
-
-def test_a_sync_after_an_interrupted_write_is_sound(disk: FaultyDisk) -> None:
-    journal = reopen(disk)
-    disk.fail("written", KeyboardInterrupt())
-    with pytest.raises(KeyboardInterrupt):
-        journal.append(numbered(1, 2))
-    disk.fail("sync", EIO)
-    journal.sync()
-    assert journal.flush()
-    assert journal.sync()
-    disk.power_cut()
-    assert records(disk) == numbered(1, 2)
 
 
 # ------------------------------------------------------------------------------------------------ rotation

@@ -38,6 +38,8 @@ _to_text: Callable[[Any], Any] = csv.writer(_Echo(), lineterminator="\r\n").writ
 
 def _line(values: Any) -> bytes:
     text: str = _to_text(values)
+    if "\0" in text:  # no reader likes it, and where it is found in a file it is damage
+        text = text.replace("\0", "\\0")
     return (text[:-2] + "\n").encode("utf-8", "backslashreplace")
 
 
@@ -104,7 +106,7 @@ class CSVLoggerCallback(FileLogger):
         return dict(zip(columns, values, strict=True)) if len(columns) == len(values) else {}
 
     def cell(self, value: Any) -> Any:
-        return str(value)
+        return str(value).replace("\0", "\\0")
 
     def learn(self, log: TrialLog, data: bytes) -> None:
         if log.rows:
@@ -117,7 +119,7 @@ def _line_ends(data: bytes) -> list[int]:
     start = quotes = begin = 0
     while True:
         end = data.find(b"\n", start) + 1
-        if not end or data[begin] == 0:
+        if not end or b"\0" in data[start:end]:
             return ends
         quotes += data.count(b'"', start, end)
         if not quotes % 2:

@@ -217,8 +217,11 @@ class FileLogger(LoggerCallback):
         if not rows or record.rows != rows:
             return True
         found = self.decode(data, ends[rows - 2] if rows > 1 else 0, ends[rows - 1])
-        metrics = {key: value for key, value in flatten_result(record.metrics or {}).items() if key not in OURS}
-        expected = {"training_iteration": record.iteration, **metrics, "time_total_s": record.time_total}
+        metrics = record.metrics or {}
+        expected = {key: value for key, value in flatten_result(metrics).items() if key not in OURS}
+        expected["time_total_s"] = record.time_total
+        if "training_iteration" not in metrics:
+            expected["training_iteration"] = record.iteration
         return "time_total_s" in found and all(
             found[key] == self.cell(value)
             for key, value in expected.items()

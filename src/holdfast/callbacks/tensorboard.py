@@ -27,6 +27,7 @@ USES_BEFORE_TABLES = 16
 _LEFT_OUT = frozenset({"config", "pid", "timestamp"})
 _NUMBERS = frozenset({int, float})
 _NUMBERS_AND_DICT = frozenset({int, float, dict})
+_FAR_FUTURE = 1 << 62
 _POLYNOMIAL = 0x82F63B78
 
 
@@ -208,7 +209,7 @@ def _single(value: float) -> float:
     try:
         single: float = struct.unpack("<f", struct.pack("<f", value))[0]
         return single
-    except OverflowError:
+    except (OverflowError, struct.error):  # the latter for an int
         return float("inf") if value > 0 else float("-inf")
 
 
@@ -289,9 +290,11 @@ class TBXLoggerCallback(FileLogger):
             shape, values = self._slow_values(result)
             log.extra = shape
         step = result.get("timesteps_total") or result.get("training_iteration")
-        if type(step) is not int or step < 0:
+        if type(step) is not int or not 0 <= step < _FAR_FUTURE:
             step = log.rows + 1
-        wall_time = result.get("timestamp", 0)
+        wall_time = result.get("timestamp")
+        if type(wall_time) not in _NUMBERS or not abs(wall_time) < _FAR_FUTURE:
+            wall_time = trial.record.last_at
         record = shape.record(wall_time, step, values)
         return record if log.rows else _file_head(wall_time) + record
 

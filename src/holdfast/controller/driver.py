@@ -6,13 +6,14 @@ started is gone when ``run`` returns or raises.
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ import msgspec
 from holdfast.callbacks.callback import callbacks_from_paths, default_callbacks
 from holdfast.callbacks.progress import ExperimentFacts, make_display
 from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo, trial_dirname
+from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.checkpoints.commit import sweep
 from holdfast.checkpoints.keeper import CheckpointKeeper
 from holdfast.config import Environment, LocalEngine, ResumeConfig
@@ -35,8 +36,8 @@ from holdfast.controller.proposing import VariantProposer
 from holdfast.controller.replay import open_with_memory
 from holdfast.controller.signals import watch_signals
 from holdfast.controller.snapshots import Snapshotter
-from holdfast.controller.spec import store_value
 from holdfast.controller.stop_rule import UserStopRule
+from holdfast.controller.trial_kit import TrialKit
 from holdfast.controller.watches import Watches
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
@@ -44,22 +45,20 @@ from holdfast.core.policies import Policies, Rules
 from holdfast.core.state import State
 from holdfast.engines.base import Engine
 from holdfast.engines.local import LocalProcessEngine
-from holdfast.errors import InvalidInputError, StorageError
+from holdfast.errors import StorageError
 from holdfast.journal.epoch import Claim, claim_epoch, release
 from holdfast.journal.log import Journal
 from holdfast.journal.snapshot import SnapshotStore
-from holdfast.resources import flat_request, resources_of
 from holdfast.schedulers import FIFOScheduler
-from holdfast.search.base import Proposal
-from holdfast.space.objects import make_marker, restore_objects
-from holdfast.space.tree import get_at, put_at
 from holdfast.stopper import resolve_stopper
-from holdfast.trainable.messages import Run, Setup
+from holdfast.trainable.messages import Setup
 
 logger = logging.getLogger("holdfast")
 
 LAST_SYNC_S = 60.0
 LOOKAHEAD = 64
+CALM_GC = (20_000, 20, 20)
+"""The loop makes many small objects that live long and no cycles: collecting as often as usual costs a fifth of it."""
 
 
 class Outcome(msgspec.Struct):
@@ -69,7 +68,7 @@ class Outcome(msgspec.Struct):
     info: ExperimentInfo
     interrupted: str = ""  # why, if unfinished trials were left
     exit_code: int | None = None  # how the process must end because of a signal
-    exception: bytes = b""  # the first failed trial's pickled exception, for fail_fast="raise"
+    failure: tuple[int, bytes] | None = None  # fail_fast="raise": the failed trial and its exception, if it pickles
 
 
 class Driver:
@@ -95,24 +94,11 @@ class Driver:
         self._checkpoint = config.checkpoint_config
         self._tune_config = experiment.settings.tune_config
         self._info = make_info(experiment)
+        self._kit = TrialKit(experiment, self._info)
         self._results = ResultBuilder(self._info)
         budget = self._tune_config.time_budget_s
         assert not isinstance(budget, timedelta)  # TuneConfig makes it seconds
         self._stop = UserStopRule(resolve_stopper(config.stop), budget)
-
-    def _check_resources(self) -> None:
-        """Refuse resources that nobody declared, before anything starts."""
-        known = {"CPU", "GPU", "memory", *(getattr(self._run_config.engine, "resources", None) or {})}
-        variant = self._experiment.variants().next(None)
-        if variant is None or variant.raw:
-            return
-        unknown = sorted(set(self._request_of(variant.config) or {}) - known)
-        if unknown:
-            raise InvalidInputError(
-                f"The trainable asks for {', '.join(map(repr, unknown))}, which nobody declared. Known resources: "
-                f"{', '.join(sorted(known))}. Declare it: "
-                f"RunConfig(engine=LocalEngine(resources={{{unknown[0]!r}: 1}}))."
-            )
 
     def run(self) -> Outcome:
         """Drive the experiment until it is finished or interrupted.
@@ -120,7 +106,7 @@ class Driver:
         Durability: when this returns normally, everything that the outcome shows is fsynced under the root (I9).
         """
         root = self._experiment.root
-        self._check_resources()
+        self._kit.check_resources(self._run_config.engine)
         with ExitStack() as leaving:
             claim = claim_epoch(root.path, takeover=self._takeover)
             leaving.callback(release, root.path, claim)
@@ -141,10 +127,12 @@ class Driver:
             edges = Edges(
                 engine=engine,
                 journal=journal,
-                keeper=KeeperEdge(keeper, state, clock, trial_dir=self._trial_dir(state), trouble=hooks.trouble),
+                keeper=KeeperEdge(
+                    keeper, state, clock, trial_dir=partial(self._kit.directory, state), trouble=hooks.trouble
+                ),
                 proposer=self._make_proposer(state),
                 clock=clock,
-                run_message=self._run_message(state),
+                run_message=partial(self._kit.run_message, state),
             )
             controller = Controller(state, self._policies(), edges, hooks, self._watches())
             self._hooks = hooks
@@ -155,6 +143,7 @@ class Driver:
                 journal,
                 period_s=self._environment.snapshot_period_s,
                 policies=self._policy_memory,
+                flush_files=hooks.flush_files,
             )
             return self._drive(controller, claim, snapshots)
 
@@ -187,12 +176,14 @@ class Driver:
             self._info,
             interrupted=state.session.draining,
             exit_code=signals.exit_code,
-            exception=hooks.first_exception if self._failure.fail_fast == "raise" else b"",
+            failure=hooks.failure if self._failure.fail_fast == "raise" else None,
         )
 
     def _loop(self, controller: Controller, snapshots: Snapshotter) -> None:
         state, clock = controller.state, controller.edges.clock
         shortage = ResourceWatch(state, self._hooks.warn, self._environment.warn_insufficient_resources_s)
+        thresholds = gc.get_threshold()
+        gc.set_threshold(*CALM_GC)
         try:
             while not controller.done():
                 controller.step()
@@ -201,6 +192,8 @@ class Driver:
         except KeyboardInterrupt:
             state.session.draining = state.session.draining or "SIGINT"
             self._hooks.trouble("interrupted again: leaving at once")
+        finally:
+            gc.set_threshold(*thresholds)
 
     def _leave(self, controller: Controller, snapshots: Snapshotter) -> None:
         """The last facts, the last sync, the last snapshot: only then may ``fit()`` claim anything (I9)."""
@@ -279,6 +272,10 @@ class Driver:
     def _watches(self) -> Watches:
         return Watches(self._stop, stall_timeout_s=self._failure.stall_timeout_s, grace_s=self._failure.grace_s)
 
+    def _keeper_edge(self, workers: CheckpointKeeper, state: State, clock: RealClock, hooks: Notifier) -> KeeperEdge:
+        directory = partial(self._kit.directory, state)
+        return KeeperEdge(workers, state, clock, trial_dir=directory, trouble=hooks.trouble)
+
     def _make_engine(self) -> Engine:
         settings = self._run_config.engine
         if not isinstance(settings, LocalEngine):
@@ -305,43 +302,6 @@ class Driver:
             working_dir=os.getcwd(),
         )
 
-    def _trial_dir(self, state: State) -> Callable[[int], Path]:
-        base, info = self._experiment.root.path, self._info
-        return lambda n: base / trial_dirname(info, state.trials[n])
-
-    def _run_message(self, state: State) -> Callable[[int], Run]:
-        info, experiment = self._info, self._experiment
-
-        def make(n: int) -> Run:
-            trial = state.trials[n]
-            checkpoint = None
-            if trial.source is not None:
-                donor, index = trial.source
-                checkpoint = f"{trial_dirname(info, state.trials[donor])}/checkpoint_{index:06d}"
-            request, bundles, strategy = trial.request, [], "PACK"
-            if request is not None:
-                factory = resources_of(experiment.trainable, restore_objects(trial.config, experiment.objects))
-                bundles, strategy = factory.bundles, factory.strategy
-            return Run(
-                n=n,
-                attempt=trial.attempt,
-                trial_id=trial.id,
-                trial_name=trial.name or f"{info.trainable_name}_{trial.id}",
-                trial_dir=trial_dirname(info, trial),
-                tag=trial.tag,
-                config=trial.config,
-                checkpoint=checkpoint,
-                iteration=trial.iteration,
-                time_total=trial.time_total,
-                timesteps_total=trial.timesteps_total,
-                episodes_total=trial.episodes_total,
-                resources=request or {"CPU": 1.0},
-                bundles=bundles,
-                strategy=strategy,
-            )
-
-        return make
-
     def _make_proposer(self, state: State) -> VariantProposer:
         experiment = self._experiment
         prefix = self._environment.trial_id_prefix or experiment.spec.uid
@@ -349,51 +309,18 @@ class Driver:
             experiment.variants(),
             state,
             prefix=prefix[:5],
-            request_of=self._request_of,
-            keep_value=self._keep_values,
-            names=self._names,
+            request_of=self._kit.request_of,
+            keep_value=self._kit.keep_values,
+            names=partial(self._kit.names, state),
         )
-
-    def _request_of(self, config: dict[str, Any]) -> dict[str, float] | None:
-        experiment = self._experiment
-        factory = resources_of(experiment.trainable, restore_objects(config, experiment.objects))
-        request = flat_request(factory)
-        return None if request == {"CPU": 1.0} else request
-
-    def _keep_values(self, proposal: Proposal) -> dict[str, Any]:
-        """Values that are not plain data go to files; the config refers to them."""
-        for path in proposal.raw:
-            parts = tuple(path.split("/"))
-            value = get_at(proposal.config, parts)
-            key = store_value(self._experiment.root, value)
-            put_at(proposal.config, parts, make_marker(key, value))
-        return proposal.config
-
-    def _names(self, n: int, identity: str, tag: str, config: dict[str, Any]) -> tuple[str, str]:
-        name_creator, dirname_creator = self._tune_config.trial_name_creator, self._tune_config.trial_dirname_creator
-        if name_creator is None and dirname_creator is None:
-            return "", ""
-        from holdfast.callbacks.trial_view import TrialPreview
-
-        preview = TrialPreview(self._info, n, identity, tag, config)
-        name = str(name_creator(preview)) if name_creator else ""
-        return name, _checked_dirname(dirname_creator(preview)) if dirname_creator else ""
 
     def _sweep(self, state: State) -> None:
         """Remove what attempts of an earlier driver had begun to stage and never reported."""
-        trial_dir = self._trial_dir(state)
         for n in state.running:
-            directory = trial_dir(n)
+            directory = self._kit.directory(state, n)
             if directory.is_dir():
                 keep = {r.sealed for r in state.trials[n].checkpoints if (n, r.index) in state.staged}
                 sweep(directory, keep)
-
-
-def _checked_dirname(name: Any) -> str:
-    text = str(name)
-    if "/" in text or text in ("", ".", ".."):
-        raise InvalidInputError(f"Trial dirname must not contain '/' and must name a directory; got {text!r}.")
-    return text
 
 
 def make_info(experiment: Experiment) -> ExperimentInfo:

@@ -44,6 +44,9 @@ class JournalWriter(Protocol):
     def written_seq(self) -> int: ...
 
     @property
+    def accepted_seq(self) -> int: ...
+
+    @property
     def synced_seq(self) -> int: ...
 
     def append(self, payloads: Sequence[bytes]) -> int: ...
@@ -100,6 +103,8 @@ class Controller:
 
     def done(self) -> bool:
         """Is there nothing left that this driver should do?"""
+        if self._inbox:
+            return False
         if self.state.session.draining:
             return drained(self.state)
         return finished(self.state)
@@ -146,15 +151,15 @@ class Controller:
             return
         encode = ev.encode
         journal = self.edges.journal
-        journal.append([encode(event) for event in events])
-        if journal.blocked is not None:
-            self._wait_for_space()
+        seq = journal.append([encode(event) for event in events])
+        if journal.accepted_seq < seq:
+            self._wait_for_space(seq)
 
-    def _wait_for_space(self) -> None:
+    def _wait_for_space(self, seq: int) -> None:
         """The journal cannot be written: nothing may be answered or started until it can (I1)."""
         journal, clock = self.edges.journal, self.edges.clock
         self.hooks.trouble(f"the journal cannot be written ({journal.blocked}); waiting for space")
-        while not journal.flush():
+        while not journal.flush() or journal.accepted_seq < seq:
             if self.watches.give_up(clock.now()):
                 raise StorageFullError(
                     f"the journal cannot be written ({journal.blocked}) and this driver was told to end. What was not "

@@ -73,7 +73,7 @@ class Notifier:
         self._trouble = ""
         self._lag_since: float | None = None
         self.exceptions: dict[int, bytes] = {}
-        self.first_exception = b""
+        self.failure: tuple[int, bytes] | None = None
         self.complaints: list[ob.Observation] = []
 
     # --- what the loop calls
@@ -99,7 +99,6 @@ class Notifier:
         for observation in observations:
             if type(observation) is ob.Raised and observation.pickled:
                 self.exceptions[observation.n] = observation.pickled
-                self.first_exception = self.first_exception or observation.pickled
 
     def after_turn(self, events: list[ev.AnyEvent]) -> None:
         results = iter(self._pending)
@@ -184,7 +183,9 @@ class Notifier:
 
     def _errored(self, event: ev.TrialErrored, _: Any) -> None:
         trial = self._trials[event.n]
-        self._error_files.failed(trial, event.at, event.error, self.exceptions.pop(event.n, b""))
+        pickled = self.exceptions.pop(event.n, b"")
+        self.failure = self.failure or (event.n, pickled)
+        self._error_files.failed(trial, event.at, event.error, pickled)
         self._tell("on_trial_error", trial)
 
     def _terminated(self, event: ev.TrialTerminated, _: Any) -> None:
@@ -236,12 +237,16 @@ class Notifier:
         if states:
             write_pickle(self._root.callback_states_file, states)
 
+    def flush_files(self) -> bool:
+        """Whether every row told so far is in its file. May be called from any thread."""
+        return self._writer.flush(FLUSH_S)
+
     def finish(self, interrupted: str) -> None:
         """After the last fact."""
         if self._callbacks.wants("on_experiment_end"):
             self._callbacks.call("on_experiment_end", trials=self._trials)
         self.keep_states()
-        if not self._writer.flush(FLUSH_S):
+        if not self.flush_files():
             self._display.note(
                 f"result files could not be written ({self._writer.trouble}); the journal has every row, "
                 "and the next restore writes them"

@@ -50,6 +50,7 @@ class Snapshotter:
         *,
         period_s: float | None = None,
         policies: Callable[[], dict[str, bytes]] = dict,
+        flush_files: Callable[[], bool] = lambda: True,
     ) -> None:
         self._state = state
         self._store = store
@@ -57,6 +58,7 @@ class Snapshotter:
         self._journal = journal
         self._fixed_s = period_s
         self._policies = policies
+        self._flush_files = flush_files
         self._due = clock.now() + next_period(0.0, period_s)
         self._live: set[int] = {trial.n for trial in state.trials if not is_settled(trial)}
         self._thread: threading.Thread | None = None
@@ -108,6 +110,9 @@ class Snapshotter:
             self._store.archive(settled)
             if not self._journal.wait_synced(seq, SYNC_TIMEOUT_S):
                 raise OSError("the journal is not durable yet")
+            # The next driver repairs the result files of trials that changed after its snapshot, and of no others.
+            if not self._flush_files():
+                raise OSError("the result files are not written yet")
             self._store.write(seq, position, payload)
         except OSError as error:
             self._failed = True

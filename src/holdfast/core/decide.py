@@ -51,7 +51,8 @@ def _report(turn: Turn, o: ob.Report) -> None:
     turn.add(ev.Reported(turn.at, o.n, o.attempt, o.worker, o.dt, o.metrics, verdict, why))
     if o.sealed is not None:
         _stage(turn, trial, o.sealed)
-    _answer(turn, trial, o.ordinal)
+    if not o.final:
+        _answer(turn, trial, o.ordinal)
 
 
 def _repeat_answer(turn: Turn, trial: Trial, o: ob.Report) -> None:
@@ -210,6 +211,7 @@ def _joined(turn: Turn, o: ob.Joined) -> None:
 
 
 def _died(turn: Turn, o: ob.Died) -> None:
+    turn.state.session.untidy.add(o.n)
     trial = _current(turn, o)
     if trial is None:
         return

@@ -31,12 +31,13 @@ class FromWorker(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Report(FromWorker, frozen=True, tag="R"):
-    """One call of ``report()``. The worker waits for a ``Decision`` that echoes ``ordinal``."""
+    """One call of ``report()``. The worker waits for a ``Decision`` that echoes ``ordinal``, unless it is final."""
 
     ordinal: int  # 1, 2, ... within the attempt
     dt: float
     metrics: dict[str, Any]
     sealed: SealedStage | None = None
+    final: bool = False  # what the trainable returned; ``Returned`` follows and nobody waits for an answer
 
 
 class Saved(FromWorker, frozen=True, tag="S"):

@@ -169,6 +169,7 @@ class Session:
         self.draining: str = ""  # this driver ends; why
         self.undeleted: set[tuple[int, int]] = set()  # deletions that this driver gave up
         self.storage_trouble: dict[int, str] = {}
+        self.untidy: set[int] = set()  # trials whose process died: it may have left half a checkpoint behind
 
 
 class State:

@@ -21,7 +21,7 @@ from holdfast.engines.exits import explain, size_of
 from holdfast.engines.handle import WorkerHandle
 from holdfast.engines.link import Link
 from holdfast.engines.nursery import Nursery
-from holdfast.engines.orders import Ended
+from holdfast.engines.orders import Ended, Notice
 from holdfast.trainable.messages import Quit, frame
 
 EXIT_S = 2.0
@@ -293,7 +293,7 @@ class Crew:
             for message in messages or ():
                 if isinstance(message, Ended):
                     self._worker_ended(message)
-                else:
+                elif isinstance(message, Notice):
                     _log.warning("%s", message.text)
             if messages is None:
                 self._nanny_lost(nursery)

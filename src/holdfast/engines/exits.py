@@ -54,26 +54,36 @@ def _signal_name(number: int) -> str:
 
 
 class OomWitness:
-    """Tells whether the kernel's out-of-memory killer was at work recently.
+    """Tells whether the kernel's out-of-memory killer may have caused a death.
 
-    The counters do not say whom it killed: a recent rise together with an unexplained SIGKILL is evidence, not proof.
+    Its counters do not say whom it killed: a recent kill that explains no other death is evidence, not proof.
     """
 
     def __init__(self, counters: Iterable[str] | None = None) -> None:
-        self._files = list(counters if counters is not None else _counter_files())
-        self._known = self._total()
+        files = counters if counters is not None else _counter_files()
+        self._known = {file: _oom_kills(file) for file in files}
+        self._unexplained = 0
         self._rose_at = float("-inf")
 
-    def look(self) -> bool:
-        """Read the counters; True if they rose within the last seconds."""
-        total, now = self._total(), time.monotonic()
-        if total > self._known:
+    def look(self) -> None:
+        """Read the counters. Kills that went by unclaimed are forgotten after some seconds."""
+        now = time.monotonic()
+        if now - self._rose_at > _RECENT_S:
+            self._unexplained = 0
+        counts = {file: _oom_kills(file) for file in self._known}
+        rise = max((counts[file] - known for file, known in self._known.items()), default=0)
+        if rise > 0:  # the same kill shows in several counters
+            self._unexplained += rise
             self._rose_at = now
-        self._known = total
-        return now - self._rose_at < _RECENT_S
+        self._known = counts
 
-    def _total(self) -> int:
-        return sum(map(_oom_kills, self._files))
+    def explains(self) -> bool:
+        """Whether a death that happened just now can be one of the kills; each of them explains one death."""
+        self.look()
+        if not self._unexplained:
+            return False
+        self._unexplained -= 1
+        return True
 
 
 def _counter_files() -> list[str]:

@@ -5,17 +5,17 @@ Owns: prctl, pidfd, oom_score_adj, limits. Must never: raise because something i
 
 from __future__ import annotations
 
-import ctypes
 import os
 import signal
 import sys
+from typing import Any
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _TRIALS_DIE_FIRST = b"500"
 
-_libc: ctypes.CDLL | None = None
+_libc: Any = None
 
 
 def _prctl(option: int, argument: int | bytes) -> bool:
@@ -23,11 +23,13 @@ def _prctl(option: int, argument: int | bytes) -> bool:
     if not sys.platform.startswith("linux"):
         return False
     try:
+        import ctypes  # the driver imports this module too, and has no use for it
+
         if _libc is None:
-            _libc = ctypes.CDLL(None, use_errno=True)
+            _libc = ctypes.CDLL(None)
         value = argument if isinstance(argument, bytes) else ctypes.c_ulong(argument)
         return bool(_libc.prctl(option, value, 0, 0, 0) == 0)
-    except (OSError, AttributeError):
+    except (ImportError, OSError, AttributeError):
         return False
 
 
@@ -40,6 +42,25 @@ def die_with_parent(parent: int) -> bool:
     """Have this process killed when the *thread* that forked it ends; False if ``parent`` is gone already."""
     _prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     return os.getppid() == parent
+
+
+def exit_without_parent(parent: int) -> None:
+    """Have this process leave when process ``parent`` ends. Until ``stay_without_parent``."""
+
+    def check(*_: object) -> None:
+        # The signal also comes when only the thread that started this process has ended.
+        if os.getppid() != parent:
+            os._exit(1)
+
+    signal.signal(signal.SIGUSR1, check)
+    _prctl(_PR_SET_PDEATHSIG, signal.SIGUSR1)
+    check()
+
+
+def stay_without_parent() -> None:
+    """Undo ``exit_without_parent``."""
+    _prctl(_PR_SET_PDEATHSIG, 0)
+    signal.signal(signal.SIGUSR1, signal.SIG_IGN)
 
 
 def set_name(name: str) -> None:

@@ -31,6 +31,7 @@ from holdfast.engines.orders import (
     KillWorker,
     NannyPlan,
     Notice,
+    Ready,
     Seat,
     StartWorker,
     TerminateWorker,
@@ -63,6 +64,7 @@ class Nanny:
         self._driver_gone = False
         self._pids: dict[int, int] = {}  # worker -> pid
         self._workers: dict[int, int] = {}  # pid -> worker
+        self._sentenced: set[int] = set()  # workers that this process has killed
         self._doomed: dict[int, int] = {}  # pid of a killed process that is not yet reaped -> worker
         self._burials: dict[int, tuple[float, Ended]] = {}  # worker -> deadline, what to tell then
         self._oom = OomWitness()
@@ -94,7 +96,7 @@ class Nanny:
         finally:
             self._end_everything()
 
-    def tell(self, message: Ended | Notice) -> None:
+    def tell(self, message: Ended | Notice | Ready) -> None:
         self._link.send(frame(message))
         self._watch_link()
 
@@ -186,6 +188,7 @@ class Nanny:
         pid = self._pids.get(order.worker)
         if pid is None:
             return
+        self._sentenced.add(order.worker)
         killed = process_tree.kill_trees([pid])
         process_tree.signal_group(pid, signal.SIGKILL)
         self._await(killed - {pid}, order.worker)
@@ -206,8 +209,10 @@ class Nanny:
             worker = self._workers.pop(pid, None)
             if worker is not None:
                 del self._pids[worker]
-                ended = Ended(worker, status, self._oom.look(), usage.ru_maxrss)
-                self._worker_ended(ended, pid)
+                killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+                oom = killed and worker not in self._sentenced and self._oom.explains()
+                self._sentenced.discard(worker)
+                self._worker_ended(Ended(worker, status, oom, usage.ru_maxrss), pid)
 
     def _worker_ended(self, ended: Ended, pid: int) -> None:
         """Its children have been handed to this process by now; daemons of living workers are left alone."""
@@ -304,6 +309,7 @@ def main(text: str) -> NoReturn:
     sys.argv[:] = plan.argv
     link = Link(socket.socket(fileno=plan.fd))
     link.socket.set_inheritable(False)
+    kernel.exit_without_parent(plan.driver)  # imports can take long, and nobody reads the link meanwhile
     trouble = preload(plan.preload)
     fork = plan.fork
     if fork:
@@ -317,7 +323,9 @@ def main(text: str) -> NoReturn:
                 f"LocalEngine(preload={list(plan.preload)}) leaves threads running, which a fork would lose: "
                 'workers are started with start="spawn" instead, which is slower. Leave the module out of preload.'
             )
+    kernel.stay_without_parent()
     nanny = Nanny(plan, link, fork)
+    nanny.tell(Ready())
     for problem in trouble:
         nanny.tell(Notice(problem))
     gc.collect()

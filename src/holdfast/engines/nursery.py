@@ -68,6 +68,7 @@ class Nursery:
         finally:
             theirs.close()
         self.link = Link(ours)
+        self._ready = False
         self.pidfd = kernel.open_pidfd(self._process.pid)
 
     def _sweep_after_a_crash(self) -> None:
@@ -107,10 +108,16 @@ class Nursery:
     def receive(self) -> list[NannyMessage] | None:
         """What the nanny says; None when it is gone."""
         payloads = self.link.receive()
-        return None if payloads is None else [decode_nanny(payload) for payload in payloads]
+        if payloads is None:
+            return None
+        messages: list[NannyMessage] = [decode_nanny(payload) for payload in payloads]
+        self._ready = self._ready or bool(messages)
+        return messages
 
     def stop(self) -> bool:
         """Have the nanny end everything; False if something was left that cannot be killed."""
+        if not self._ready:
+            return self.bury()  # it may be in the middle of a long import, and has no worker that we know of
         with contextlib.suppress(OSError):
             # Not only close: a fork of this process may hold a copy of the socket.
             self.link.socket.shutdown(socket.SHUT_RDWR)

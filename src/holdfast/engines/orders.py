@@ -64,6 +64,10 @@ class KillWorker(msgspec.Struct, array_like=True, tag="kill", frozen=True):
 Order = Union[StartWorker, TerminateWorker, KillWorker]
 
 
+class Ready(msgspec.Struct, array_like=True, tag="ready", frozen=True):
+    """The nanny has imported everything and reads its orders."""
+
+
 class Ended(msgspec.Struct, array_like=True, tag="ended", frozen=True):
     """A worker and everything attributed to it is gone."""
 
@@ -80,7 +84,7 @@ class Notice(msgspec.Struct, array_like=True, tag="notice", frozen=True):
     text: str
 
 
-NannyMessage = Union[Ended, Notice]
+NannyMessage = Union[Ended, Notice, Ready]
 
 
 class Hello(msgspec.Struct, array_like=True, tag="H", frozen=True):

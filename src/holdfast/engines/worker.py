@@ -58,6 +58,7 @@ class SocketChannel:
     def __init__(self, sock: socket.socket, worker: int) -> None:
         self._socket = sock
         self._worker = worker
+        self._pid = os.getpid()
         self._frames = FrameBuffer()
         self._arrived: list[ToWorker] = []
         self._memory_limit = 0
@@ -78,6 +79,7 @@ class SocketChannel:
         return setup
 
     def send(self, *messages: WorkerMessage) -> None:
+        self._refuse_forks()
         words: list[Any] = [*messages]
         if isinstance(messages[-1], _ATTEMPT_ENDS):
             words[:0] = self._attempt_ends()
@@ -87,6 +89,7 @@ class SocketChannel:
             raise EOFError("the driver is gone") from None
 
     def receive(self) -> ToWorker:
+        self._refuse_forks()
         message = self._next()
         if isinstance(message, Run):
             self._attempt_begins(message)
@@ -102,6 +105,12 @@ class SocketChannel:
             pass
         messages, self._arrived = self._arrived, []
         return messages
+
+    def _refuse_forks(self) -> None:
+        """A fork that user code made and that fell out of it again must not speak for the trial."""
+        if os.getpid() != self._pid:
+            _flush_output()
+            os._exit(1)
 
     def _next(self) -> ToWorker:
         while not self._arrived:
@@ -171,9 +180,7 @@ def serve(seat: Seat) -> NoReturn:
     except BaseException:
         traceback.print_exc()
     finally:
-        with contextlib.suppress(BaseException):
-            sys.stdout.flush()
-            sys.stderr.flush()
+        _flush_output()
         os._exit(code & 0xFF)
 
 
@@ -215,6 +222,12 @@ def _redirect_output(log: str) -> None:
         # A character the locale cannot write must not fail a trial.
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
     os.close(fd)
+
+
+def _flush_output() -> None:
+    with contextlib.suppress(BaseException):
+        sys.stdout.flush()
+        sys.stderr.flush()
 
 
 def _reseed() -> None:

@@ -14,9 +14,7 @@ from __future__ import annotations
 
 import os
 import re
-import socket
 import time
-import uuid
 from functools import cache
 from typing import Any, NamedTuple
 
@@ -176,13 +174,20 @@ def _new_claim(epoch: int) -> Claim:
     pid = os.getpid()
     return Claim(
         epoch=epoch,
-        writer=uuid.uuid4().hex,
-        host=socket.gethostname(),
+        writer=os.urandom(16).hex(),
+        host=_host(),
         pid=pid,
         machine=_machine(),
         process_start=_process_start(pid) or 0,
         claimed_at=time.time(),
     )
+
+
+@cache
+def _host() -> str:
+    import socket
+
+    return socket.gethostname()
 
 
 @cache
@@ -192,7 +197,9 @@ def _machine() -> str:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return f"{file.read().strip()} {os.readlink('/proc/self/ns/pid')}"
     except OSError:
-        return f"{socket.gethostname()} {uuid.getnode():x}"
+        import uuid
+
+        return f"{_host()} {uuid.getnode():x}"
 
 
 def _process_start(pid: int) -> int | None:

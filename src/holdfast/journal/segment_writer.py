@@ -253,9 +253,9 @@ class SegmentWriter:
         return SyncTicket(self._file, self._unsynced[-1])
 
     def end_sync(self, ticket: SyncTicket) -> None:
-        """Note that a sync has succeeded. One of a segment replaced meanwhile has nothing to say any more."""
+        """Note that a sync has succeeded."""
         seq, frames, end = ticket.batch
-        if ticket.file is not self._file or seq <= self._safe.seq:
+        if seq <= self._safe.seq:  # another sync, or a new segment, was faster
             return
         while self._unsynced and self._unsynced[0][0] <= seq:
             self._unsynced.popleft()
@@ -265,7 +265,7 @@ class SegmentWriter:
     def fail_sync(self, ticket: SyncTicket, error: OSError) -> None:
         """Note that a sync has failed, and write once more, elsewhere, what it should have covered."""
         if ticket.file is not self._file or self._broken:
-            return
+            return  # the segment was given up meanwhile
         _log.warning(
             "fsync of %s failed (%s): every record from %d on is written again into a new segment",
             segment_path(self._root, self._safe.seal.segment),

@@ -58,8 +58,8 @@ class ExperimentAnalysis:
             self._history = open_history(path)
         except ExperimentNotFoundError as error:
             raise ExperimentNotFoundError(
-                f"No experiment snapshot file was found in {path}: neither a journal of holdfast nor a file of the form "
-                f"'experiment_state-*.json' that it could read. {error}"
+                f"No experiment snapshot file was found in {path}: there is no journal of holdfast, and files of the "
+                f"form 'experiment_state-*.json' are of another tool. {error}"
             ) from None
         info, known = self._history.info, self._history.state
         self.default_metric = default_metric or info.metric
@@ -223,7 +223,9 @@ class ExperimentAnalysis:
     ) -> list[tuple[str, float | None]]:
         """The paths of the trial's kept checkpoints, each with the value of ``metric``, worst to best."""
         metric = metric or self.default_metric or "training_iteration"
-        return [(found.path, number(lookup(metrics, metric))) for found, metrics in self._result(trial).best_checkpoints]
+        return [
+            (found.path, number(lookup(metrics, metric))) for found, metrics in self._result(trial).best_checkpoints
+        ]
 
     # --- helpers
 

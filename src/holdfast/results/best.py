@@ -85,8 +85,8 @@ def best_trial(
 def score(history: History, trial: Trial, metric: str, mode: str, scope: str, finite: bool) -> float | None:
     """What a trial is compared by.
 
-    ``last`` is the last value that the trial reported for the metric and mostly costs no look at the journal. ``all`` is
-    its best value; with ``finite`` its best finite one. An average that includes NaN is NaN.
+    ``last`` is the last value that the trial reported for the metric, which mostly costs no look at the journal.
+    ``all`` is its best value; with ``finite`` its best finite one. An average that includes NaN is NaN.
     """
     if trial.metrics is None:
         return None

@@ -111,7 +111,9 @@ class ResultGrid(Sequence[Result]):
                     f"with TuneConfig({name}=...)."
                 )
         assert metric is not None
-        best = best_trial(self._history, self._trials(), metric, check_mode(mode), check_scope(scope), filter_nan_and_inf)
+        best = best_trial(
+            self._history, self._trials(), metric, check_mode(mode), check_scope(scope), filter_nan_and_inf
+        )
         if best is None:
             raise none_found(self._history, metric, filter_nan_and_inf)
         return self[best.n]

@@ -24,7 +24,7 @@ from holdfast.core.state import CheckpointRecord, State, Trial
 from holdfast.core.transitions import apply
 from holdfast.errors import FencedError, InvalidInputError, UsageError
 from holdfast.journal.epoch import Holder, holder
-from holdfast.journal.reader import read_journal
+from holdfast.journal.reader import Position, read_journal
 from holdfast.space.tree import copy_tree
 
 MAX_OPEN_TRIES = 5
@@ -40,7 +40,7 @@ class History:
     Args:
         state: What the events add up to.
         info: The experiment's facts.
-        until: Number of the last record in ``state``; None means all that its last driver wrote.
+        position: Where the journal goes on behind ``state``; None means behind all that its last driver wrote.
         owner: The newest driver and whether it is alive; None if there never was one, or nobody looked.
         lost: Trials that were running when their driver died.
     """
@@ -50,16 +50,16 @@ class History:
         state: State,
         info: ExperimentInfo,
         *,
-        until: int | None = None,
+        position: Position | None = None,
         owner: Holder | None = None,
         lost: frozenset[int] = frozenset(),
     ) -> None:
         self.state = state
         self.info = replace(info, load_rows=self.rows)
         self.builder = ResultBuilder(info)
+        self.position = position
         self.owner = owner
         self.lost = lost
-        self._until = until
         self._rows: dict[int, list[dict[str, Any]]] | None = None
 
     @property
@@ -87,7 +87,7 @@ class History:
         return self._rows.get(n, [])
 
     def _events(self) -> Iterator[ev.AnyEvent]:
-        for event in read_events(self.root, self._until):
+        for event in read_events(self.root, self.position):
             if type(event) is ev.EpochStarted and event.epoch > self.state.epoch:
                 return  # a later driver went on; this state does not know what it did
             yield event
@@ -155,7 +155,7 @@ def open_history(path: str | os.PathLike[str], info: ExperimentInfo | None = Non
     history = History(
         state,
         info or info_from(root, spec),
-        until=opened.contents.position.next_seq - 1,
+        position=opened.contents.position,
         owner=owner,
         lost=lost,
     )
@@ -197,10 +197,10 @@ def settle(state: State, retention: Retention) -> frozenset[int]:
     return lost
 
 
-def read_events(root: str | os.PathLike[str], until: int | None = None) -> Iterator[ev.AnyEvent]:
-    """All events of an experiment in order, up to record ``until``."""
+def read_events(root: str | os.PathLike[str], end: Position | None = None) -> Iterator[ev.AnyEvent]:
+    """All events of an experiment in order, up to ``end``."""
     for seq, payload in read_journal(root):
-        if until is not None and seq > until:
+        if end is not None and seq >= end.next_seq:
             return
         yield ev.decode(payload)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cached_property
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.controller.spec import Root
@@ -21,7 +22,27 @@ if TYPE_CHECKING:
 MAX_SHOWN = 6
 
 FILLED_IN = frozenset(
-    ["training_iteration", "time_this_iter_s", "time_total_s", "timestamp", "date", "trial_id", "hostname", "node_ip", "pid", "config", "done", "time_since_restore", "iterations_since_restore", "timesteps_since_restore", "timesteps_total", "episodes_total", "experiment_tag", "checkpoint_dir_name", "should_checkpoint"]
+    [
+        "training_iteration",
+        "time_this_iter_s",
+        "time_total_s",
+        "timestamp",
+        "date",
+        "trial_id",
+        "hostname",
+        "node_ip",
+        "pid",
+        "config",
+        "done",
+        "time_since_restore",
+        "iterations_since_restore",
+        "timesteps_since_restore",
+        "timesteps_total",
+        "episodes_total",
+        "experiment_tag",
+        "checkpoint_dir_name",
+        "should_checkpoint",
+    ]
 )
 """Keys of a result that holdfast fills in."""
 
@@ -163,7 +184,6 @@ def _shown(metrics: Mapping[str, Any]) -> str:
 def local_filesystem() -> Any:
     """pyarrow's local file system if pyarrow is there."""
     try:
-        from pyarrow.fs import LocalFileSystem
+        return import_module("pyarrow.fs").LocalFileSystem()
     except ImportError:
         return None
-    return LocalFileSystem()

@@ -26,9 +26,14 @@ PARAMS_FILE = "params.json"
 class Source(Protocol):
     """The facts about one trial."""
 
-    trial_id: str
-    status: str
-    path: str
+    @property
+    def trial_id(self) -> str: ...
+
+    @property
+    def status(self) -> str: ...
+
+    @property
+    def path(self) -> str: ...
 
     def config(self) -> dict[str, Any]: ...
 

@@ -5,6 +5,7 @@ Owns the adaption of older signatures. Must never talk to the driver other than 
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Generator
 from numbers import Number
@@ -31,7 +32,7 @@ def check_signature(function: Callable[..., Any]) -> None:
 
 def run_function(function: Callable[..., Any], config: dict[str, Any], session: Session) -> None:
     """Run a function trainable to its end and report what it yields or returns."""
-    style = _style(function)
+    style = _known_style(function)
     if style == "checkpoint_dir":
         output = function(config, checkpoint_dir=start_of(session))
     elif style == "reporter":
@@ -41,7 +42,7 @@ def run_function(function: Callable[..., Any], config: dict[str, Any], session: 
     if inspect.isgenerator(output):
         _run_generator(output, session)
     else:
-        _report_output(output, session)
+        _report_output(output, session.finish)
 
 
 class StatusReporter:
@@ -85,6 +86,12 @@ def _style(function: Callable[..., Any]) -> str:
     return "config"
 
 
+@functools.lru_cache(maxsize=8)
+def _known_style(function: Callable[..., Any]) -> str:
+    """``_style``, worked out once per worker rather than once per trial."""
+    return _style(function)
+
+
 def _binds(signature: inspect.Signature, **kwargs: Any) -> bool:
     try:
         signature.bind({}, **kwargs)
@@ -99,22 +106,22 @@ def _run_generator(generator: Generator[Any, Any, Any], session: Session) -> Non
             try:
                 output = next(generator)
             except StopIteration as end:
-                _report_output(end.value, session)
+                _report_output(end.value, session.finish)
                 return
-            _report_output(output, session)
+            _report_output(output, lambda metrics: session.report(metrics, None))
     finally:
         generator.close()  # runs its ``finally`` blocks if a report has ended the trial
 
 
-def _report_output(output: Any, session: Session) -> None:
+def _report_output(output: Any, report: Callable[[dict[str, Any]], None]) -> None:
     """A dict holds metrics, a number is the metric ``_metric``; None, False and empty values mean nothing."""
     if output is None or output is False:
         return
     if isinstance(output, dict):
         if output:
-            session.report(output, None)
+            report(output)
     elif isinstance(output, Number):
-        session.report({"_metric": output}, None)
+        report({"_metric": output})
     elif not _is_empty(output):
         raise InvalidInputError(
             f"a trainable must return or yield a dict of metrics or a single number, got {type(output).__name__}: "

@@ -70,7 +70,7 @@ class _Worker:
         if current.stopped in ("quit", "gone"):
             self.ended = True
         if current.stopped != "gone":
-            self._channel.send(outcome)
+            self._channel.send(*current.unsent, outcome)
 
     def close(self) -> None:
         """Let a kept instance clean up."""

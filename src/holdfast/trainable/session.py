@@ -20,7 +20,7 @@ from holdfast.core.observations import Report, Saved, SealedStage, Waiting, Work
 from holdfast.errors import InternalError, InvalidTypeError, UsageError
 from holdfast.trainable.context import TuneContext, warn_outside
 from holdfast.trainable.failures import is_full, message_of
-from holdfast.trainable.messages import Channel, Decision, Quit, Run, SaveSoon, Setup, ToWorker
+from holdfast.trainable.messages import Channel, Decision, Quit, Run, SaveSoon, Setup, ToWorker, frame
 from holdfast.trainable.plain import plain_metrics, shortened
 
 if TYPE_CHECKING:
@@ -70,6 +70,7 @@ class Session:
         self._thread = threading.get_ident()
         # Threads that an earlier trial of this process left behind must not report into this one.
         self._strangers = frozenset(threading.enumerate()) - {threading.current_thread()}
+        self.unsent: tuple[Report, ...] = ()  # a final report, sent together with how the attempt ended
         self._made_stage: Stage | None = None
         self._handed_out: list[str] = []
         self._offered: str | None = None  # from a finished ``checkpoint_dir()``; belongs to the next report
@@ -94,6 +95,17 @@ class Session:
             decision = self.exchange(plain, dt, sealed)
         if decision.go != "go":
             raise self.unwinding()
+
+    def finish(self, metrics: Any) -> None:
+        """Report what the trainable returned. Whatever the driver decides about it, the attempt is over."""
+        plain = plain_metrics(metrics, self._warned)
+        with self._turn():
+            sealed = self._seal_for_report(None) if self._offered is not None else None
+            self._ordinal += 1
+            run, dt = self.run, time.monotonic() - self._reported_at
+            report = Report(run.n, run.attempt, self.setup.worker, self._ordinal, dt, plain, sealed, True)
+            frame(report)  # a result that is too large is the trainable's error, so it must show now
+            self.unsent = (report,)
 
     def exchange(self, metrics: dict[str, Any], dt: float, sealed: SealedStage | None) -> Decision:
         """Send a report and wait for what the driver decides."""

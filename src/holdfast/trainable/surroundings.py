@@ -33,7 +33,12 @@ def prepare_imports(setup: Setup) -> None:
 def surroundings(setup: Setup, run: Run) -> Iterator[None]:
     """The world as this attempt has to see it."""
     trial_dir = os.path.join(setup.root, run.trial_dir)
-    os.makedirs(trial_dir, exist_ok=True)
+    try:
+        os.mkdir(trial_dir)
+    except FileExistsError:
+        pass
+    except FileNotFoundError:
+        os.makedirs(trial_dir, exist_ok=True)
     streams = sys.stdout, sys.stderr
     try:
         with _environment(setup, run), _directory(setup, trial_dir), _output(setup, trial_dir):
@@ -45,19 +50,36 @@ def surroundings(setup: Setup, run: Run) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _environment(setup: Setup, run: Run) -> Iterator[None]:
-    before = dict(os.environ)
     ours = {ORIGINAL_DIR: _original_dir(setup), VISIBLE_GPUS: ",".join(run.gpus)}
+    former = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
+    before = _variables()
     try:
         yield
     finally:
         # An instance that lives on may need what it has set; everything else goes back to what it was.
-        names = set(ours) if setup.reuse_instances else {*before, *os.environ}
-        for name in names:
-            if name not in before:
+        if not setup.reuse_instances and _variables() != before:
+            _put_back(before)
+        for name, value in former.items():
+            if value is None:
                 os.environ.pop(name, None)
-            elif os.environ.get(name) != before[name]:
-                os.environ[name] = before[name]
+            else:
+                os.environ[name] = value
+
+
+def _variables() -> dict[Any, Any]:
+    """All environment variables. Reading them one by one through ``os.environ`` would cost as much as a small trial."""
+    raw = getattr(os.environ, "_data", None)
+    return dict(raw) if isinstance(raw, dict) else dict(os.environ)
+
+
+def _put_back(before: dict[Any, Any]) -> None:
+    environ: Any = os.environb if any(isinstance(name, bytes) for name in before) else os.environ
+    for name in {*before, *environ}:
+        if name not in before:
+            environ.pop(name, None)
+        elif environ.get(name) != before[name]:
+            environ[name] = before[name]
 
 
 @contextlib.contextmanager

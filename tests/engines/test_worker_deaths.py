@@ -207,6 +207,21 @@ def test_memory_limit_raises_memory_error_in_the_trial_and_is_lifted_after_it(dr
     assert isinstance(driver.ran(1, "report()\nx = bytearray(2**20)"), Returned)
 
 
+def test_a_fork_that_falls_out_of_user_code_does_not_speak_for_the_trial(drive: Drive) -> None:
+    driver = drive()
+    code = """
+        child = os.fork()
+        if child == 0:
+            raise SystemExit
+        status = os.waitpid(child, 0)[1]
+        report(code=os.waitstatus_to_exitcode(status))
+    """
+    assert isinstance(driver.ran(0, code), Returned)
+    assert driver.metrics(0)["code"] != 0
+    driver.ran(1, "if os.fork() > 0:\n    os.wait()\n    report()")
+    assert len(driver.ends_of(1)) == 1
+
+
 def test_reports_of_a_worker_that_is_leaving_are_not_passed_on(drive: Drive) -> None:
     driver = drive()
     code = """

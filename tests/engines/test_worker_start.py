@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 from engine_harness import LocalDriver, open_fds
 
@@ -16,8 +17,9 @@ from holdfast.core.observations import Capacity, Died, Joined, Raised, Returned
 from holdfast.engines import process_tree
 from holdfast.engines.local import LocalProcessEngine
 from holdfast.errors import InternalError, TuneError
-from holdfast.testing.engine_contract import make_setup
+from holdfast.testing.engine_contract import Driver, make_run, make_setup
 from holdfast.testing.scripted import SCRIPTED_RUNNER
+from holdfast.trainable.pickling import dump_trainable
 
 Drive = Callable[..., LocalDriver]
 
@@ -133,14 +135,34 @@ def test_numpy_can_be_preloaded_although_it_has_threads(drive: Drive, caplog: py
 
 def test_a_runner_that_cannot_be_imported_is_told_with_the_reason(tmp_path: Path) -> None:
     engine = LocalProcessEngine(LocalEngine(cpus=1), log_dir=tmp_path / "logs", runner="no_such_runner:run")
-    driver = LocalDriver.__new__(LocalDriver)
-    super(LocalDriver, driver).__init__(engine)
+    driver = Driver(engine)
     try:
         engine.open(make_setup(str(tmp_path)))
         driver.launch(0, ["report", {}])
         end = driver.end_of(0)
         assert isinstance(end, Died)
         assert "no_such_runner" in end.output
+    finally:
+        engine.close()
+
+
+def test_the_runner_of_trainables_is_the_default(tmp_path: Path) -> None:
+    def train(config: dict[str, int]) -> None:
+        from holdfast.trainable.session import report
+
+        for step in range(config["steps"]):
+            report({"step": step})
+
+    (tmp_path / "trainable").write_bytes(dump_trainable(train))
+    engine = LocalProcessEngine(LocalEngine(cpus=1), log_dir=tmp_path / "logs")
+    try:
+        engine.open(msgspec.structs.replace(make_setup(str(tmp_path)), trainable_file="trainable"))
+        driver = Driver(engine)
+        for n in range(2):
+            engine.launch(make_run(n, 1, {"steps": 3}))
+            assert isinstance(driver.end_of(n), Returned)
+            assert [report.metrics["step"] for report in driver.reports_of(n)] == [0, 1, 2]
+        assert sum(isinstance(o, Joined) for o in driver.seen) == 1
     finally:
         engine.close()
 

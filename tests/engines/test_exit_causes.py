@@ -26,23 +26,30 @@ def test_a_signal_without_a_name_is_told_by_number() -> None:
     assert explain(63, halted=False, oom=False, peak_kib=0) == (Cause.SIGNAL, "killed by signal 63")
 
 
-def test_the_witness_sees_a_counter_rise_and_forgets_it_later(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_witness_explains_as_many_deaths_as_there_were_kills_and_forgets_them_later(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     now = [100.0]
     monkeypatch.setattr("holdfast.engines.exits.time.monotonic", lambda: now[0])
-    events = tmp_path / "memory.events"
-    events.write_text("low 0\noom 1\noom_kill 4\n")
-    witness = OomWitness([str(events), str(tmp_path / "absent")])
-    assert not witness.look()
-    events.write_text("low 0\noom 2\noom_kill 5\n")
-    assert witness.look()
-    now[0] += 5
-    assert witness.look(), "a second victim of the same shortage"
+    group, machine = tmp_path / "memory.events", tmp_path / "vmstat"
+
+    def write(count: int) -> None:
+        group.write_text(f"low 0\noom 1\noom_kill {count}\n")
+        machine.write_text(f"nr_free_pages 5\noom_kill {count + 7}\n")
+
+    write(4)
+    witness = OomWitness([str(group), str(machine), str(tmp_path / "absent")])
+    assert not witness.explains()
+    write(6)
+    assert [witness.explains() for _ in range(3)] == [True, True, False]
+    write(7)
+    witness.look()
     now[0] += 60
-    assert not witness.look()
+    assert not witness.explains()
 
 
 def test_the_witness_reads_what_this_machine_has() -> None:
-    OomWitness().look()
+    assert not OomWitness().explains()
 
 
 def test_the_tail_is_bounded_and_begins_at_the_offset(tmp_path: Path) -> None:

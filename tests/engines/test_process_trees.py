@@ -163,12 +163,42 @@ def test_a_nanny_that_cannot_live_makes_launches_fail_and_not_spin(drive: Drive)
     assert "nanny.log" in end.detail
 
 
+def test_close_does_not_wait_for_a_nanny_that_is_still_importing(drive: Drive) -> None:
+    driver = drive(preload=["imports_for_ever"])
+    driver.code(0, "report()")
+    crew_ = driver.engine._crew
+    assert crew_ is not None
+    assert crew_._nursery is not None
+    nanny = crew_._nursery.pid
+    driver.until(lambda: (driver.logs.parent / "importing").exists())
+    driver.engine.close()
+    assert gone([nanny])
+
+
+def test_a_nanny_that_is_still_importing_does_not_outlive_its_driver(tmp_path: Path) -> None:
+    code = f"""
+        import sys, time
+        sys.path[:0] = {[HERE, *sys.path]!r}
+        from pathlib import Path
+        from engine_harness import LocalDriver
+        driver = LocalDriver(Path({str(tmp_path)!r}), preload=["imports_for_ever"])
+        print(driver.engine._crew._nursery.pid, flush=True)
+        time.sleep(1000)
+    """
+    with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        nanny = int(process.stdout.readline())
+        wait_until((tmp_path / "importing").exists, "the import has begun")
+        process.kill()
+    wait_until(lambda: gone([nanny]), "the nanny is gone", limit_s=2.0)
+
+
 DRIVER = """
     import os, sys, time
     sys.path[:0] = {path!r}
     from pathlib import Path
     from engine_harness import LocalDriver
-    from test_trees import family
+    from test_process_trees import family
     driver = LocalDriver(Path({directory!r}), start={start!r})
     pids = family(driver, 0) + family(driver, 1) + [driver.nanny()]
     {extra}

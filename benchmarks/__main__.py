@@ -1,0 +1,64 @@
+"""``python -m benchmarks``: run workloads, print their tables, keep the figures in ``benchmarks/results``."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+import sys
+import traceback
+
+from benchmarks.harness import OURS, RESULTS, Bench, markdown, show
+
+WORKLOADS = (
+    "import_time",
+    "first_trial",
+    "noop_trials",
+    "reports",
+    "scaling",
+    "reopen",
+    "worker_kill",
+    "driver_kill",
+    "checkpoint",
+    "sleepers",
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
+    parser.add_argument(
+        "names", nargs="*", metavar="NAME", help=f"workloads; all of them if none: {', '.join(WORKLOADS)}"
+    )
+    parser.add_argument("--quick", action="store_true", help="smaller numbers and fewer repeats")
+    parser.add_argument("--no-peers", action="store_true", help="holdfast alone; installs nothing")
+    parser.add_argument("--markdown", action="store_true", help="print the kept figures as a table; measure nothing")
+    options = parser.parse_args()
+    unknown = [name for name in options.names if name not in WORKLOADS]
+    if unknown:
+        parser.error(f"there is no workload {unknown[0]!r}: choose from {', '.join(WORKLOADS)}")
+    names = [name for name in WORKLOADS if name in options.names or not options.names]
+    if options.markdown:
+        kept = [RESULTS / f"{name}.json" for name in names]
+        print(markdown([json.loads(path.read_text()) for path in kept if path.is_file()]))
+        return 0
+    complete = [_measure(name, options.quick, not options.no_peers) for name in names]
+    return 0 if all(complete) else 1
+
+
+def _measure(name: str, quick: bool, with_peers: bool) -> bool:
+    """Run one workload; False if holdfast itself could not be measured."""
+    bench = Bench(name, quick=quick, with_peers=with_peers)
+    try:
+        importlib.import_module(f"benchmarks.{name}").run(bench)
+    except Exception:
+        traceback.print_exc()
+        bench.troubles[OURS] = traceback.format_exc()
+    finally:
+        bench.close()
+    print(show(bench), flush=True)
+    bench.save()
+    return not any(label.startswith(OURS) for label in bench.troubles)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,134 @@
+"""How long ``report(checkpoint=...)`` keeps the training waiting.
+
+"In place" is a directory from ``checkpoint_dir()``; "foreign" is a directory of the user, which has to be copied.
+``cp -r`` of the same files runs between the reports, in the same trial.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from benchmarks import child
+
+if TYPE_CHECKING:
+    from benchmarks.harness import Bench
+
+MB = 1 << 20
+SHAPES = {"256 MB": (1, 256 * MB), "200 x 64 KB": (200, 64 << 10)}
+
+
+def run(bench: Bench) -> None:
+    """Measure one large file and many small ones."""
+    from benchmarks.harness import OURS, Call, at_most
+
+    repeats, rounds = (1, 3) if bench.quick else (3, 5)
+    for shape, (files, size) in SHAPES.items():
+        arguments = {"files": files, "size": size, "rounds": rounds}
+        found = bench.alternate(
+            [Call(OURS, "holdfast", arguments), Call("ray tune", "ray", arguments, peer="ray")], repeats
+        )
+        if OURS not in found:
+            continue
+        blocked = {label: _flat(runs, "foreign_s", 1000) for label, runs in found.items()}
+        cp = _flat(found[OURS], "cp_s", 1000)
+        in_place = {OURS: _flat(found[OURS], "in_place_s", 1000), "ray tune": blocked.get("ray tune", [])}
+        bench.row(f"{shape} in place: blocked in report()", "ms", in_place, at_most(20) if files == 1 else None)
+        bench.row(f"{shape} foreign: blocked in report()", "ms", {**blocked, "cp -r": cp})
+        bench.row(f"{shape} foreign: blocked / cp -r beside it", "x", bench.figures(found, "of_cp"), at_most(1.2))
+
+
+def _flat(runs: list[dict[str, Any]], key: str, factor: float) -> list[float]:
+    return [value * factor for run in runs for value in run.get(key, [])]
+
+
+def _fill(path: str, files: int, size: int) -> None:
+    """Files of random bytes: nothing may profit from zeros."""
+    os.makedirs(path, exist_ok=True)
+    piece = os.urandom(min(size, 4 * MB))
+    for number in range(files):
+        with open(os.path.join(path, f"part-{number:04d}"), "wb") as file:
+            for _ in range(size // len(piece)):
+                file.write(piece)
+
+
+def _timed(action: Any) -> float:
+    os.sync()  # whatever was written before is not this action's to wait for
+    before = time.monotonic()
+    action()
+    return time.monotonic() - before
+
+
+def _copy_rounds(tune: Any, home: str, files: int, size: int, rounds: int) -> dict[str, list[float]]:
+    """In a trial: report a foreign directory and copy it with ``cp``, in turns."""
+    import shutil
+    import subprocess
+
+    source = os.path.join(home, "source")
+    _fill(source, files, size)
+    figures: dict[str, list[float]] = {"foreign_s": [], "cp_s": []}
+    for _ in range(rounds):
+        checkpoint = tune.Checkpoint.from_directory(source)
+        figures["foreign_s"].append(_timed(lambda: tune.report({"loss": 0.0}, checkpoint=checkpoint)))  # noqa: B023
+        target = os.path.join(home, "target")
+        figures["cp_s"].append(_timed(lambda: subprocess.run(["cp", "-r", source, target], check=True)))  # noqa: B023
+        shutil.rmtree(target)
+    return figures
+
+
+def _write(home: str, figures: dict[str, list[float]]) -> None:
+    import json
+
+    with open(os.path.join(home, "figures"), "w") as file:
+        json.dump(figures, file)
+
+
+def _read(home: str) -> dict[str, Any]:
+    import json
+    import statistics
+
+    with open(os.path.join(home, "figures")) as file:
+        figures: dict[str, Any] = json.load(file)
+    return {**figures, "of_cp": statistics.median(figures["foreign_s"]) / statistics.median(figures["cp_s"])}
+
+
+def holdfast(files: int, size: int, rounds: int) -> dict[str, Any]:
+    """One trial; both ways."""
+    import holdfast as tune
+
+    home = os.environ["HOME"]
+
+    def train(config: dict[str, Any]) -> None:
+        in_place = []
+        for _ in range(rounds):
+            os.sync()
+            with tune.checkpoint_dir() as path:
+                _fill(path, files, size)
+                checkpoint = tune.Checkpoint.from_directory(path)
+                before = time.monotonic()
+                tune.report({"loss": 0.0}, checkpoint=checkpoint)
+                in_place.append(time.monotonic() - before)
+        _write(home, {"in_place_s": in_place, **_copy_rounds(tune, home, files, size, rounds)})
+
+    grid = tune.Tuner(train, run_config=tune.RunConfig(name="ckpt", storage_path=home, verbose=0)).fit()
+    assert grid[0].checkpoint is not None
+    return _read(home)
+
+
+def ray(files: int, size: int, rounds: int) -> dict[str, Any]:
+    """One trial; Ray Tune knows the foreign way only."""
+    from ray import tune
+
+    home = os.environ["HOME"]
+
+    def train(config: dict[str, Any]) -> None:
+        _write(home, _copy_rounds(tune, home, files, size, rounds))
+
+    with child.ray_cluster(2):
+        tune.Tuner(train, run_config=tune.RunConfig(name="ckpt", storage_path=home, verbose=0)).fit()
+    return _read(home)
+
+
+if __name__ == "__main__":
+    child.main(globals())

@@ -1,0 +1,133 @@
+"""``holdfast list-trials`` and ``list-experiments``: the older listings, with their options."""
+
+from __future__ import annotations
+
+import argparse
+import operator
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from holdfast.callbacks.progress_words import plural, value_text
+from holdfast.cli.export import check_format, trial_row, write_rows
+from holdfast.cli.listing import experiments_below, facts_or_damage
+from holdfast.cli.output import say, table_lines, when
+from holdfast.core.state import Status
+from holdfast.errors import InvalidInputError
+from holdfast.results.history import open_history, plain_path
+
+_OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
+    "<": operator.lt,
+    "<=": operator.le,
+    "==": operator.eq,
+    ">=": operator.ge,
+    "!=": operator.ne,
+    ">": operator.gt,
+}
+
+_TRIAL_COLUMNS = ("trial_id", "status", "training_iteration", "time_total_s", "experiment_tag")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """List trials or experiments."""
+    trials = arguments.kind == "list-trials"
+    rows = _trial_rows(arguments.path) if trials else _experiment_rows(arguments.path)
+    columns = _columns(arguments, rows) if trials else _split(arguments.columns)
+    if arguments.filter:
+        rows = _filtered(rows, arguments.filter)
+    for column in reversed(_split(arguments.sort)):
+        _require(rows, column)
+        rows.sort(key=lambda row, key=column: _order(row.get(key)), reverse=arguments.desc)  # type: ignore[misc]
+    if arguments.limit is not None:
+        rows = rows[: max(0, arguments.limit)]
+    if columns:
+        for column in columns:
+            _require(rows, column)
+        rows = [{column: row.get(column) for column in columns} for row in rows]
+    if arguments.output:
+        out = Path(arguments.output).expanduser()
+        check_format(out)
+        write_rows(out, rows)
+        say(f"{plural(len(rows), 'row')} written to {out}")
+    else:
+        titles = columns or list(dict.fromkeys(key for row in rows for key in row))
+        say(*table_lines(titles, [[value_text(row.get(title), 40) for title in titles] for row in rows]))
+    return 0
+
+
+def _columns(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> list[str]:
+    """The columns of a listing of trials: those asked for, else a few and the metrics that trials reported."""
+    more = _split(arguments.result_columns)
+    if arguments.columns:
+        return [*_split(arguments.columns), *more]
+    known = dict.fromkeys(key for row in rows for key in row)
+    return [key for key in _TRIAL_COLUMNS if key in known] + [key for key in known if key.startswith("config/")] + more
+
+
+def _trial_rows(path: str) -> list[dict[str, Any]]:
+    history = open_history(path)
+    return [trial_row(history, trial) for trial in history.state.trials]
+
+
+def _experiment_rows(path: str) -> list[dict[str, Any]]:
+    rows = []
+    for root in experiments_below(plain_path(path)):
+        facts = facts_or_damage(root)
+        counts = facts.get("counts", {})
+        best, at = facts.get("best"), facts.get("last_event_at")
+        rows.append(
+            {
+                "name": facts["name"],
+                "status": facts["state"],
+                "total_trials": sum(counts.values()),
+                "running_trials": counts.get(Status.RUNNING, 0),
+                "terminated_trials": counts.get(Status.TERMINATED, 0),
+                "error_trials": counts.get(Status.ERROR, 0),
+                "best": best["value"] if best else None,
+                "last_updated": when(at) if at else None,
+            }
+        )
+    return rows
+
+
+def _split(text: str | None) -> list[str]:
+    return [part.strip() for part in text.split(",") if part.strip()] if text else []
+
+
+def _require(rows: list[dict[str, Any]], column: str) -> None:
+    known = dict.fromkeys(key for row in rows for key in row)
+    if rows and column not in known:
+        raise InvalidInputError(f"There is no column {column!r}. There are: {', '.join(known)}.")
+
+
+def _filtered(rows: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+    parts = shlex.split(text)
+    if len(parts) != 3 or parts[1] not in _OPERATORS:
+        raise InvalidInputError(
+            f'--filter {text!r} is not of the form "COLUMN OP VALUE" with OP one of {" ".join(_OPERATORS)}; '
+            'for example --filter "loss < 0.5".'
+        )
+    column, sign, wanted = parts
+    _require(rows, column)
+    return [row for row in rows if _matches(row.get(column), _OPERATORS[sign], wanted)]
+
+
+def _matches(value: Any, compare: Callable[[Any, Any], bool], wanted: str) -> bool:
+    if value is None:
+        return False
+    if isinstance(value, bool):
+        return compare(str(value).lower(), wanted.lower())
+    if isinstance(value, int | float):
+        try:
+            return compare(value, float(wanted))
+        except ValueError:
+            return False
+    return compare(str(value), wanted)
+
+
+def _order(value: Any) -> tuple[int, Any]:
+    """Numbers before text, and what is missing last, so that any two values can be compared."""
+    if value is None:
+        return (2, 0)
+    return (0, value) if isinstance(value, int | float) else (1, str(value))

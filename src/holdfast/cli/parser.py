@@ -1,0 +1,185 @@
+"""The arguments of every command, and their help. Imports nothing that takes time: ``--help`` must be instant."""
+
+from __future__ import annotations
+
+import argparse
+from typing import TYPE_CHECKING, TypeAlias
+
+from holdfast._version import __version__
+
+_DESCRIPTION = """\
+Look at, check, repair and resume holdfast experiments. PATH is an experiment's directory.
+
+examples:
+  holdfast list ~/holdfast_results           which experiments are there, and how do they stand?
+  holdfast status ~/holdfast_results/digits  how far is it, what failed, how to go on
+  holdfast show PATH 3 --story               what happened to trial 3, in order
+  holdfast resume PATH                       go on after a crash
+  holdfast export PATH results.csv           one row for each trial
+
+exit codes: 0 all well; 1 damage found, or the work failed; 2 the command cannot work as written
+"""
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser; ``run`` in its result names the module that does the work."""
+    parser = argparse.ArgumentParser(
+        prog="holdfast", description=_DESCRIPTION, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--version", action="version", version=f"holdfast {__version__}")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    _add_status(commands)
+    _add_show(commands)
+    _add_verify(commands)
+    _add_repair(commands)
+    _add_resume(commands)
+    _add_export(commands)
+    _add_list(commands)
+    _add_older(commands)
+    return parser
+
+
+if TYPE_CHECKING:
+    _Commands: TypeAlias = argparse._SubParsersAction[argparse.ArgumentParser]
+
+
+def _command(commands: _Commands, name: str, module: str, text: str, examples: str) -> argparse.ArgumentParser:
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name,
+        help=text,
+        description=f"{text[0].upper()}{text[1:]}.",
+        epilog=f"examples:\n{examples}",
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.set_defaults(run=module)
+    return parser
+
+
+def _add_path(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("path", metavar="PATH", help="the experiment's directory")
+
+
+def _add_json(parser: argparse.ArgumentParser, what: str) -> None:
+    parser.add_argument("--json", action="store_true", help=f"print {what} as JSON; NaN and infinity become null")
+
+
+def _add_status(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "status",
+        "status",
+        "show how an experiment stands: progress, best trial, failures, how to resume",
+        "  holdfast status PATH\n  holdfast status PATH --watch\n  holdfast status PATH --json | jq .counts",
+    )
+    _add_path(parser)
+    _add_json(parser, "one object")
+    parser.add_argument("--watch", action="store_true", help="repeat until the experiment is not running any more")
+
+
+def _add_show(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "show",
+        "show",
+        "show the trials of an experiment, or one trial in detail",
+        "  holdfast show PATH                         a table of the trials\n"
+        "  holdfast show PATH a1b2c_00003             one trial; its number, 3, will do\n"
+        "  holdfast show PATH 3 --story               what happened to it, in order, with causes\n"
+        "  holdfast show PATH --story                 what happened to the whole experiment",
+    )
+    _add_path(parser)
+    parser.add_argument("trial", metavar="TRIAL", nargs="?", help="id, unique beginning of an id, name or number")
+    parser.add_argument("--story", action="store_true", help="tell what happened, in order, with times and causes")
+    parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows of the table (40; 0 shows all)")
+    _add_json(parser, "the same")
+
+
+def _add_verify(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "verify",
+        "verify",
+        "check every byte: journal, facts, snapshots and checkpoints; changes nothing",
+        "  holdfast verify PATH && echo whole",
+    )
+    _add_path(parser)
+    _add_json(parser, "the findings")
+
+
+def _add_repair(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "repair",
+        "repair",
+        "let an experiment whose journal is damaged go on from the last good record; keeps a copy of everything",
+        "  holdfast verify PATH      what is damaged?\n  holdfast repair PATH      asks before it does anything",
+    )
+    _add_path(parser)
+    parser.add_argument("--yes", action="store_true", help="do not ask")
+
+
+def _add_resume(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "resume",
+        "resume",
+        "continue an experiment with the trainable that is stored with it",
+        "  holdfast resume PATH\n  holdfast resume PATH --resume-errored   try failed trials again as well",
+    )
+    _add_path(parser)
+    parser.add_argument("--takeover", action="store_true", help="take it from a driver that is still alive")
+    errored = parser.add_mutually_exclusive_group()
+    errored.add_argument("--resume-errored", action="store_true", help="continue failed trials from their checkpoints")
+    errored.add_argument("--restart-errored", action="store_true", help="run failed trials again from the beginning")
+    _add_json(parser, "the status afterwards")
+
+
+def _add_export(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "export",
+        "export",
+        "write results to a file: .csv, .json or (with pandas) .parquet",
+        "  holdfast export PATH trials.csv           one row for each trial, its last result\n"
+        "  holdfast export PATH all.json --rows      every result that counts",
+    )
+    _add_path(parser)
+    parser.add_argument("out", metavar="OUT", help="the file; its ending says the format")
+    parser.add_argument("--rows", action="store_true", help="every surviving result instead of one row for each trial")
+
+
+def _add_list(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "list",
+        "listing",
+        "list the experiments below a directory",
+        "  holdfast list ~/holdfast_results",
+    )
+    parser.add_argument("path", metavar="DIR", nargs="?", default=".", help="where to look (the current directory)")
+    _add_json(parser, "a list of objects")
+
+
+def _add_older(commands: _Commands) -> None:
+    for name, what, text in (
+        ("list-trials", "the experiment's directory", "list trials with sorting, filters and output to a file"),
+        ("list-experiments", "where to look", "list experiments with sorting, filters and output to a file"),
+    ):
+        parser = _command(
+            commands,
+            name,
+            "older_listing",
+            text,
+            f"  holdfast {name} DIR --sort status --limit 10\n"
+            f'  holdfast {name} DIR --filter "status == ERROR" --columns trial_id,status --output found.csv',
+        )
+        parser.set_defaults(kind=name)
+        parser.add_argument("path", metavar="DIR", help=what)
+        parser.add_argument("--sort", metavar="COLUMNS", help="columns to sort by, separated by commas")
+        parser.add_argument("--desc", action="store_true", help="sort from large to small")
+        parser.add_argument("--filter", metavar='"COLUMN OP VALUE"', help="keep rows; OP is <, <=, ==, >=, > or !=")
+        parser.add_argument("--columns", metavar="COLUMNS", help="columns to show, separated by commas")
+        parser.add_argument("--limit", type=int, metavar="N", help="show at most N rows")
+        parser.add_argument("--output", metavar="FILE", help="write to FILE (.csv, .json, or .pkl with pandas) instead")
+        if name == "list-trials":
+            parser.add_argument("--result-columns", metavar="COLUMNS", help="columns of the last result to add")

@@ -1,0 +1,159 @@
+"""When faults strike: the dice of a story.
+
+Owns the budget that is left and the windows in which something is broken. Must never know what a fault does.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+from holdfast.core.events import Cause
+from holdfast.space.rng import Rng
+from holdfast.testing.scenario import pick
+
+LATE_S = 10.0
+COPY_S = 40.0
+
+_DEATHS = (
+    Cause.EXIT,
+    Cause.SIGNAL,
+    Cause.OUT_OF_MEMORY,
+    Cause.PREEMPTED,
+    Cause.PREEMPTED,
+    Cause.ENGINE_LOST,
+)
+
+
+class Chaos:
+    """Says what goes wrong, until its budget is spent.
+
+    Args:
+        rng: The story's generator.
+        left: Faults of each kind.
+        now: The story's time.
+    """
+
+    def __init__(self, rng: Rng, left: dict[str, int], now: Callable[[], float]) -> None:
+        self.rng = rng
+        self.left = left
+        self._now = now
+        self._disk_full_until = 0.0
+        self._store_broken_until = 0.0
+        self._store_slow_until = 0.0
+        self._store_full_until = 0.0
+
+    def strikes(self, kind: str, chance: float) -> bool:
+        """Does a fault of this kind happen now? Uses up one."""
+        if not self.left[kind] or self.rng.random() >= chance:
+            return False
+        self.left[kind] -= 1
+        return True
+
+    def survives(self, size: int) -> int:
+        """How many of ``size`` things that nobody synced survive a power cut."""
+        luck = self.rng.random()
+        if size <= 0 or luck < 0.4:
+            return 0
+        return size if luck < 0.6 else self.rng.integers(0, size + 1)
+
+    # --- drivers
+
+    def kill_after(self) -> int | None:
+        """After how many actions a new driver dies; often during its recovery."""
+        if not self.strikes("driver_kills", 0.8):
+            return None
+        return self.rng.integers(0, pick(self.rng, (12, 40, 150, 600)))
+
+    def suspend_after(self) -> int | None:
+        """After how many actions a new driver is suspended, long enough for another one to take over."""
+        if not self.strikes("takeovers", 0.4):
+            return None
+        return self.rng.integers(0, pick(self.rng, (12, 100, 400)))
+
+    def interrupt_after_s(self) -> float | None:
+        """When somebody presses Ctrl+C."""
+        return self.rng.uniform(0.0, pick(self.rng, (1.0, 10.0, 40.0))) if self.strikes("interrupts", 0.5) else None
+
+    def clock_jump_s(self) -> float:
+        """By how much the wall clock is set before the next driver starts."""
+        return self.rng.uniform(-7200.0, 7200.0) if self.strikes("clock_jumps", 0.5) else 0.0
+
+    # --- the journal's disk
+
+    def disk_error(self, action: str) -> OSError | None:
+        """What a call that changes the disk is told; for appended bytes see ``arriving``."""
+        if action == "sync" and self.strikes("failed_syncs", 0.1):
+            return OSError(errno.EIO, "Input/output error")
+        if action in ("create", "replace", "open") and self.disk_is_full():
+            return OSError(errno.ENOSPC, "No space left on device")
+        return None
+
+    def disk_is_full(self) -> bool:
+        return self._now() < self._disk_full_until
+
+    def arriving(self, size: int) -> tuple[int, OSError | None]:
+        """How many appended bytes reach the file, and the error if not all of them do."""
+        if self.disk_is_full():
+            return 0, OSError(errno.ENOSPC, "No space left on device")
+        if self.strikes("full_disks", 0.03):
+            self._disk_full_until = self._now() + self.rng.uniform(0.1, pick(self.rng, (2.0, 90.0)))
+            part = self.rng.integers(0, size)
+            return part, None if part else OSError(errno.ENOSPC, "No space left on device")
+        if self.strikes("failed_writes", 0.03):
+            return self.rng.integers(0, size), OSError(errno.EIO, "Input/output error")
+        return size, None
+
+    # --- the checkpoints' storage
+
+    def store_fault(self) -> str:
+        if self._now() < self._store_broken_until:
+            return "503 Slow Down"
+        if self.strikes("store_troubles", 0.05):
+            self._store_broken_until = self._now() + self.rng.uniform(0.0, 20.0)
+            return "connection reset"
+        return ""
+
+    def store_delay_s(self, usual_s: float) -> float:
+        if self._now() < self._store_slow_until:
+            return 3.0
+        if self.strikes("slow_stores", 0.03):
+            self._store_slow_until = self._now() + self.rng.uniform(0.0, 30.0)
+        return usual_s
+
+    # --- workers
+
+    def in_step(self) -> str:
+        if self.strikes("worker_deaths", 0.04):
+            return pick(self.rng, _DEATHS)
+        if self.strikes("worker_exceptions", 0.04):
+            return Cause.EXCEPTION if self.rng.random() < 0.8 else Cause.STORAGE
+        if self.strikes("hangs", 0.03):
+            return "hang"
+        return ""
+
+    def loading_fails(self) -> bool:
+        return self.strikes("failed_loads", 0.3)
+
+    def space_returns_in(self) -> float:
+        if self._now() >= self._store_full_until and self.strikes("full_stores", 0.05):
+            self._store_full_until = self._now() + self.rng.uniform(0.5, pick(self.rng, (5.0, 100.0)))
+        return max(0.0, self._store_full_until - self._now())
+
+    def stage_is_spoiled(self) -> bool:
+        return self.strikes("spoiled_stages", 0.05)
+
+    # --- the network
+
+    def uplink(self) -> tuple[float, list[float]]:
+        """Extra delay of a message, and those of its copies."""
+        extra = self.rng.uniform(0.0, LATE_S) if self.strikes("late_messages", 0.05) else 0.0
+        copies = [self.rng.uniform(0.0, COPY_S)] if self.strikes("repeated_messages", 0.1) else []
+        return extra, copies
+
+    def reply_is_lost(self) -> bool:
+        return self.strikes("lost_replies", 0.04)
+
+    def lost_at_death(self, in_flight: int) -> int:
+        """A dead worker's last messages may be lost; what was sent long before has arrived."""
+        return self.rng.integers(0, in_flight + 1) if in_flight else 0

@@ -1,0 +1,269 @@
+"""A simulated driver: the real core, loop, journal, replay and keeper edge, put together as ``controller.driver`` does.
+
+Owns the order in which a driver opens, runs and leaves. Must never decide anything, or know what goes wrong.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from holdfast.callbacks.rows import ResultBuilder
+from holdfast.controller.hooks import NoHooks
+from holdfast.controller.keeping import KeeperEdge
+from holdfast.controller.loop import Controller, Edges
+from holdfast.controller.proposing import VariantProposer
+from holdfast.controller.replay import open_with_memory
+from holdfast.controller.snapshots import Snapshotter
+from holdfast.controller.spec import Root
+from holdfast.controller.stop_rule import UserStopRule
+from holdfast.controller.watches import Watches
+from holdfast.core import events as ev
+from holdfast.core import observations as ob
+from holdfast.core.policies import Policies, Rules
+from holdfast.core.state import State
+from holdfast.errors import StorageError
+from holdfast.journal.epoch import Claim, claim_epoch
+from holdfast.journal.log import Journal
+from holdfast.journal.snapshot import SnapshotStore
+from holdfast.schedulers import FIFOScheduler
+from holdfast.space.rng import Rng
+from holdfast.stopper import DictStopper, NoopStopper, Stopper
+from holdfast.testing.disk import DiskView
+from holdfast.testing.engine import FakeEngine
+from holdfast.testing.hosts import ROOT, SlowProposer, StoreHost, SyncedJournal, WorkersHost, World
+from holdfast.testing.policies import GoodRowsStopper, PausingScheduler, StoredGoodRowsStopper
+from holdfast.testing.process import DriverProcess
+from holdfast.testing.scenario import Scenario
+from holdfast.testing.store import StoreWorkers
+from holdfast.testing.timeline import FakeClock
+from holdfast.trainable.messages import Run, Setup
+
+UNWIND_GRACE_S = 20.0
+LEAVE_SYNCS = 20
+
+
+class SimHooks(NoHooks):
+    """Rewinds the stop rule as the real hooks do, and now and then asks for a checkpoint."""
+
+    def __init__(self, state: State, stop: UserStopRule, rng: Rng, save_chance: float) -> None:
+        self._state = state
+        self._stop = stop
+        self._rng = rng
+        self._save_chance = save_chance
+
+    def watch(self, event: ev.AnyEvent) -> None:
+        if isinstance(event, ev.TrialStarted):
+            self._stop.rewind(self._state.trials[event.n])
+
+    def wants_save(self, n: int) -> bool:
+        return bool(self._save_chance) and self._rng.random() < self._save_chance
+
+
+def make_stopper(scenario: Scenario) -> Stopper:
+    """The story's stop rule, as a user would write it."""
+    if scenario.stop_at:
+        return DictStopper({"training_iteration": scenario.stop_at})
+    if scenario.stop_after_good:
+        kind = StoredGoodRowsStopper if scenario.stop_rule_remembers else GoodRowsStopper
+        return kind(scenario.stop_after_good, scenario.stop_all_after)
+    return NoopStopper()
+
+
+class SimDriver:
+    """One driver, advanced a piece at a time.
+
+    Attributes:
+        process: The process that it runs in.
+        left: It has ended in order; ``interrupted`` says why if trials were left unfinished.
+        controller: Once it has opened the experiment.
+    """
+
+    def __init__(self, world: World, process: DriverProcess, resume: tuple[str, str, str]) -> None:
+        self.world = world
+        self.process = process
+        self.left = False
+        self.interrupted = ""
+        self.controller: Controller | None = None
+        self.journal: SyncedJournal | None = None
+        self.claim: Claim | None = None
+        self.engine: FakeEngine | None = None
+        self.snapshot_seq = -1
+        self._resume = resume
+        self._disk = DiskView(world.disk, process)
+        self._store: SnapshotStore | None = None
+        self._snapshots: Snapshotter | None = None
+        self._stop = UserStopRule(make_stopper(world.scenario), world.scenario.time_budget_s)
+        self._results = ResultBuilder()
+
+    def advance(self) -> None:
+        """Do the next piece: claim, open the journal, open the experiment, or one turn of the loop."""
+        if self.claim is None:
+            self.claim = claim_epoch(ROOT, takeover=True, disk=self._disk)
+        elif self.journal is None:
+            self._open_journal(self.claim)
+        elif self.controller is None:
+            self._open(self.claim, self.journal)
+        else:
+            self._turn(self.controller)
+
+    def end(self, reason: str) -> None:
+        """Somebody wants this driver to end."""
+        if self.controller is not None and self.engine is not None:
+            self.controller.watches.end(reason)
+            self.engine.wake()
+
+    def abort(self) -> None:
+        """Leave because of an error: what was started is ended, and the claim is released."""
+        if self.engine is not None:
+            self.engine.close()
+        try:
+            if self.journal is not None:
+                self.journal.journal.close()
+        except StorageError:
+            pass
+
+    # --- opening
+
+    def _open_journal(self, claim: Claim) -> None:
+        self._store = SnapshotStore(ROOT, epoch=claim.epoch, disk=self._disk)
+        durability: Any = self.world.scenario.durability
+        journal = Journal.create_or_append(ROOT, claim, durability=durability, disk=self._disk, threaded=False)
+        self.journal = SyncedJournal(journal, self.process, self.world.timeline)
+
+    def _open(self, claim: Claim, journal: SyncedJournal) -> None:
+        world, scenario = self.world, self.world.scenario
+        assert self._store is not None
+        root = Root(ROOT)
+        opened = open_with_memory(
+            root, scenario.retention, self._store, self._stop, self._results.last, disk=self._disk
+        )
+        state, self.snapshot_seq = opened.state, opened.snapshot_seq
+        clock = FakeClock(world.timeline, state.last_at, lambda: self.process.dead)
+        store_host = StoreHost(world, self.process)
+        host = WorkersHost(world, self.process, claim.epoch, journal, store_host)
+        engine = self.engine = host.engine = store_host.engine = FakeEngine(world.timeline, host, scenario.cpus)
+        journal.attach(engine)
+        keeper = KeeperEdge(
+            StoreWorkers(world.store, world.timeline, store_host),
+            state,
+            clock,
+            trial_dir=lambda n: Path(f"{ROOT}/t{n}"),
+            trouble=lambda text: None,
+        )
+        edges = Edges(engine, journal, keeper, self._proposer(state), clock, run_message(state))
+        hooks = SimHooks(state, self._stop, world.chaos.rng, scenario.save_chance)
+        watches = Watches(self._stop, stall_timeout_s=scenario.stall_timeout_s, grace_s=scenario.grace_s)
+        self._snapshots = Snapshotter(state, self._store, clock, journal, policies=self._policy_memory)
+        controller = Controller(state, self._policies(), edges, hooks, watches)
+        self._begin(controller, claim)
+        self.controller = controller
+
+    def _begin(self, controller: Controller, claim: Claim) -> None:
+        state = controller.state
+        before = bool(state.trials)
+        lost = "" if state.stopped else "the driver that ran it was lost"
+        for n in state.running:
+            keep = {r.sealed for r in state.trials[n].checkpoints if (n, r.index) in state.staged}
+            self.world.store.sweep(f"{ROOT}/t{n}", keep)
+        writer = f"driver-{self.process.number}"  # the claim's own name is random
+        controller.record(ev.EpochStarted(controller.edges.clock.now(), claim.epoch, writer, "host", 1))
+        if before:
+            finished, unfinished, errored = self._resume
+            controller.tell(ob.Resumed(finished, unfinished, errored, lost or state.stopped))
+        controller.edges.engine.open(Setup(0, "story", ROOT, "", "", self.world.scenario.is_class))
+
+    def _policies(self) -> Policies:
+        scenario = self.world.scenario
+        rules = Rules(
+            retention=scenario.retention,
+            max_failures=scenario.max_failures,
+            fail_fast=scenario.fail_fast,
+            is_class=scenario.is_class,
+            max_concurrent=scenario.max_concurrent,
+            lookahead=scenario.lookahead,
+            free_load_failures=scenario.free_load_failures,
+            unwind_grace_s=UNWIND_GRACE_S,
+        )
+        scheduler = PausingScheduler(scenario.pause_at) if scenario.pause_at else FIFOScheduler()
+        return Policies(rules, scheduler, self._stop, self._results)
+
+    def _policy_memory(self) -> dict[str, bytes]:
+        memory = self._stop.get_state()
+        return {} if memory is None else {"stop": memory}
+
+    def _proposer(self, state: State) -> SlowProposer:
+        world, scenario = self.world, self.world.scenario
+        wide = {"CPU": min(2.0, scenario.cpus)}
+        proposer = VariantProposer(
+            scenario.plan(),
+            state,
+            prefix="5eed5",
+            request_of=lambda config: wide if scenario.wide_trials and config["width"] == 32 else None,
+            keep_value=lambda proposal: proposal.config,
+            names=lambda n, identity, tag, config: ("", ""),
+        )
+        slow = world.chaos.strikes("slow_searches", 0.5)
+        delay_s = world.chaos.rng.uniform(0.1, 5.0) if slow else 0.0
+        return SlowProposer(proposer, self.process, world.timeline, delay_s)
+
+    # --- running
+
+    def _turn(self, controller: Controller) -> None:
+        try:
+            controller.step()
+            if not controller.done():
+                if self.world.chaos.rng.random() < self.world.scenario.snapshot_chance:
+                    self._take_snapshot()
+                return
+        except KeyboardInterrupt:
+            state = controller.state
+            state.session.draining = state.session.draining or "KeyboardInterrupt"
+        self._leave(controller)
+
+    def _take_snapshot(self) -> None:
+        assert self._snapshots is not None
+        self._snapshots.finish()
+
+    def _leave(self, controller: Controller) -> None:
+        state, now = controller.state, controller.edges.clock.now()
+        assert self.engine is not None
+        assert self.journal is not None
+        self.engine.close()
+        reason = state.session.draining
+        running = [
+            ev.AttemptInterrupted(now, n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED) for n in state.running
+        ]
+        controller.record(*running, ev.DriverStopped(now, reason or "finished"))
+        journal = self.journal.journal
+        if not any(journal.wait_synced(journal.written_seq) for _ in range(LEAVE_SYNCS)):
+            raise StorageError("the last records of the journal could not be made durable")
+        self._take_snapshot()
+        journal.close()
+        self.interrupted = reason
+        self.left = True
+
+
+def run_message(state: State) -> Any:
+    """What a worker is told about the attempt that the state says its trial is in."""
+
+    def make(n: int) -> Run:
+        trial = state.trials[n]
+        checkpoint = None
+        if trial.source is not None:
+            donor, index = trial.source
+            checkpoint = f"t{donor}/checkpoint_{index:06d}"
+        return Run(
+            n=n,
+            attempt=trial.attempt,
+            trial_id=trial.id,
+            trial_name=trial.id,
+            trial_dir=f"t{n}",
+            tag=trial.tag,
+            config=trial.config,
+            checkpoint=checkpoint,
+            iteration=trial.iteration,
+            time_total=trial.time_total,
+        )
+
+    return make

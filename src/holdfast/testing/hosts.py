@@ -1,0 +1,255 @@
+"""What surrounds a simulated driver: its workers' network, its store's threads, its journal's sync thread.
+
+Each tells the ledger what really happened, and complains at once about what must never happen, whatever the journal
+says later: two live attempts of one trial (I7), a start from an unverified checkpoint (I2), a deletion without a durable
+intent (I3), a reply before its record is written (I1).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from holdfast.checkpoints import keeper as jobs
+from holdfast.controller.proposing import VariantProposer
+from holdfast.core import events as ev
+from holdfast.core import observations as ob
+from holdfast.journal.log import GROUP_COMMIT_S, Journal
+from holdfast.journal.reader import Position
+from holdfast.testing.chaos import Chaos
+from holdfast.testing.disk import MemoryDisk
+from holdfast.testing.engine import FakeEngine, Process, Program
+from holdfast.testing.journal_bytes import read_history
+from holdfast.testing.ledger import Ledger, Violation
+from holdfast.testing.process import DriverProcess
+from holdfast.testing.programs import Trainer
+from holdfast.testing.scenario import Scenario
+from holdfast.testing.store import STEP_S, MemoryStore
+from holdfast.testing.timeline import Timeline
+from holdfast.trainable.messages import Decision
+
+ROOT = "/experiment"
+
+
+class World:
+    """What all drivers of a story share."""
+
+    def __init__(self, scenario: Scenario, chaos: Chaos, timeline: Timeline) -> None:
+        self.scenario = scenario
+        self.chaos = chaos
+        self.timeline = timeline
+        self.disk = MemoryDisk(lambda: timeline.now)
+        self.store = MemoryStore()
+        self.ledger = Ledger()
+
+
+class SyncedJournal:
+    """The real journal, whose sync thread is an event of the story (``controller.loop.JournalWriter``)."""
+
+    def __init__(self, journal: Journal, process: DriverProcess, timeline: Timeline) -> None:
+        self.journal = journal
+        self._process = process
+        self._timeline = timeline
+        self._planned = False
+        self._engine: FakeEngine | None = None
+
+    def attach(self, engine: FakeEngine) -> None:
+        """Wake this engine after each sync."""
+        self._engine = engine
+
+    @property
+    def blocked(self) -> OSError | None:
+        return self.journal.blocked
+
+    @property
+    def written_seq(self) -> int:
+        return self.journal.written_seq
+
+    @property
+    def synced_seq(self) -> int:
+        return self.journal.synced_seq
+
+    @property
+    def position(self) -> Position:
+        return self.journal.position
+
+    def append(self, payloads: Sequence[bytes]) -> int:
+        seq = self.journal.append(payloads)
+        self._plan(GROUP_COMMIT_S)
+        return seq
+
+    def flush(self) -> bool:
+        return self.journal.flush()
+
+    def request_sync(self) -> None:
+        self.journal.request_sync()
+        self._plan(STEP_S)
+
+    def wait_synced(self, seq: int, timeout: float | None = None) -> bool:
+        return self.journal.wait_synced(seq, timeout)
+
+    def _plan(self, delay_s: float) -> None:
+        if not self._planned:
+            self._planned = True
+            self._timeline.later(delay_s, lambda: self._process.in_background("journal sync", self._sync))
+
+    def _sync(self) -> None:
+        self._planned = False
+        if not self.journal.sync():
+            self._plan(GROUP_COMMIT_S)
+        if self._engine is not None:
+            self._engine.wake()
+
+
+class SlowProposer:
+    """The real proposer behind a searcher that takes its time (``controller.loop.Proposer``)."""
+
+    def __init__(self, proposer: VariantProposer, process: DriverProcess, timeline: Timeline, delay_s: float) -> None:
+        self._proposer = proposer
+        self._process = process
+        self._timeline = timeline
+        self._delay_s = delay_s
+
+    def ask(self, count: int) -> None:
+        self._process.step("propose")
+        if self._delay_s:
+            self._timeline.later(
+                self._delay_s, lambda: self._process.in_background("search", lambda: self._proposer.ask(count))
+            )
+        else:
+            self._proposer.ask(count)
+
+    def drain(self) -> list[ob.Observation]:
+        return self._proposer.drain()
+
+
+class StoreHost:
+    """The driver's side of ``StoreWorkers``."""
+
+    def __init__(self, world: World, process: DriverProcess) -> None:
+        self._world = world
+        self._process = process
+        self.in_background = process.in_background
+        self.verified: dict[tuple[int, int], int] = {}
+        self.engine: FakeEngine | None = None
+
+    def store_fault(self) -> str:
+        return self._world.chaos.store_fault()
+
+    def store_delay_s(self) -> float:
+        return self._world.chaos.store_delay_s(STEP_S)
+
+    def job_ended(self, job: jobs.Job, outcome: jobs.Outcome) -> None:
+        self._process.machine.note(self._process, outcome)
+        world = self._world
+        key = (job.n, job.index)
+        if isinstance(outcome, jobs.VerifyDone):
+            self.verified[key] = self.verified.get(key, 0) + 1
+        if isinstance(outcome, jobs.CommitDone) and isinstance(job, jobs.Commit):
+            path = f"{job.trial_dir}/checkpoint_{job.index:06d}"
+            if world.chaos.strikes("rotten_checkpoints", 0.1):
+                self._rot_later(path)
+            if world.chaos.strikes("stubborn_checkpoints", 0.1) and path in world.store.checkpoints:
+                world.store.checkpoints[path].stubborn = True
+        if self.engine is not None:
+            self.engine.wake()
+
+    def _rot_later(self, path: str) -> None:
+        store, chaos = self._world.store, self._world.chaos
+
+        def rot() -> None:
+            if path in store.checkpoints:
+                self._process.machine.note(self._process, path, "rots")
+                store.rot(path)
+
+        self._world.timeline.later(chaos.rng.uniform(0.0, 10.0), rot)
+
+    def deleting(self, job: jobs.Delete) -> None:
+        """The intent must be durable: after a power cut nobody may find a checkpoint gone that the journal needs."""
+        if job.directory not in self._world.store.checkpoints:
+            return
+        for entry in read_history(self._world.disk.durable()):
+            event = entry.event
+            if isinstance(event, ev.CheckpointsDropped) and event.n == job.n and job.index in event.indexes:
+                return
+        raise Violation("I3", f"checkpoint {job.index} of trial {job.n} is deleted without a durable intent")
+
+
+class WorkersHost:
+    """The driver's side of ``FakeEngine``, and the network between."""
+
+    def __init__(
+        self, world: World, process: DriverProcess, epoch: int, journal: SyncedJournal, store_host: StoreHost
+    ) -> None:
+        self._world = world
+        self._process = process
+        self._epoch = epoch
+        self._journal = journal
+        self._store_host = store_host
+        self.step = process.step
+        self.engine: FakeEngine | None = None
+
+    def program(self, process: Process) -> Program:
+        world = self._world
+        trainer = Trainer(
+            process,
+            world.scenario.training(process.run.n),
+            self._epoch,
+            root=ROOT,
+            store=world.store,
+            ledger=world.ledger,
+            mishaps=world.chaos,
+        )
+        return trainer.program()
+
+    def uplink(self, message: ob.WorkerMessage) -> tuple[float, list[float]]:
+        self._process.machine.note(self._process, "<-", message)
+        return self._world.chaos.uplink()
+
+    def reply_is_lost(self) -> bool:
+        return self._world.chaos.reply_is_lost()
+
+    def lost_at_death(self, in_flight: int) -> int:
+        return self._world.chaos.lost_at_death(in_flight)
+
+    def launched(self, process: Process) -> None:
+        assert self.engine is not None
+        n, attempt = process.key
+        self._process.machine.note(self._process, "launch", process.key, "from", process.run.checkpoint)
+        for other in self.engine.processes.values():
+            if other is not process and other.run.n == n and other.alive and not other.halting:
+                raise Violation("I7", f"attempts {other.run.attempt} and {attempt} of trial {n} run at the same time")
+        checkpoint = process.run.checkpoint
+        if checkpoint is not None:
+            self._check_source(checkpoint)
+
+    def _check_source(self, checkpoint: str) -> None:
+        trial, _, index = checkpoint[1:].partition("/checkpoint_")
+        key = (int(trial), int(index))
+        if not self._store_host.verified.get(key):
+            raise Violation("I2", f"an attempt starts from {checkpoint}, which nobody has verified for it")
+        self._store_host.verified[key] = 0
+
+    def answered(self, process: Process, decision: Decision) -> None:
+        assert self.engine is not None
+        self._process.machine.note(self._process, "->", process.key, decision)
+        n, attempt = process.key
+        if decision.go == "go" and attempt < self.engine.newest(n):
+            raise Violation("I7", f"attempt {attempt} of trial {n} is answered while a newer one was launched")
+        if process.asking is not None and decision.ordinal == process.asking.ordinal:
+            sent = self._world.ledger.reports[process.asking.metrics["link"]]
+            if not sent.acked:
+                sent.accepted_seq = self._journal.written_seq
+
+    def heard(self, process: Process, decision: Decision) -> None:
+        assert process.asking is None
+        life = self._world.ledger.lives[self._epoch, *process.key]
+        sent = self._world.ledger.reports[life.reports[-1]]
+        sent.acked = True
+        sync = self._world.scenario.durability == "sync"
+        if sync and not self._process.dead and sent.accepted_seq > self._journal.synced_seq:
+            raise Violation("I1", f"report {life.reports[-1]} was acknowledged before it was durable")
+
+    def ended(self, process: Process, how: str) -> None:
+        self._process.machine.note(self._process, process.key, "has ended:", how)
+        life = self._world.ledger.lives[self._epoch, *process.key]
+        life.end = life.end or how

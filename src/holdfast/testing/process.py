@@ -1,0 +1,124 @@
+"""A driver as a process of the operating system: it can be killed, suspended and interrupted between any two actions.
+
+Owns whether the process lives, and at which action what happens to it. Must never know what the actions mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from holdfast.testing.chaos import Chaos
+from holdfast.testing.disk import Killed
+
+
+class Machine(Protocol):
+    """Where processes run."""
+
+    chaos: Chaos
+
+    def kill(self, process: DriverProcess) -> None:
+        """The process is dead from now on."""
+
+    def suspend(self, process: DriverProcess) -> None:
+        """The process stands still while others go on; returns when it is woken."""
+
+    def note(self, process: DriverProcess, *facts: object) -> None:
+        """Something worth a line in the story."""
+
+
+class DriverProcess:
+    """One driver process: a disk hook, and a place for background threads.
+
+    Attributes:
+        number: 1 for the story's first driver.
+        dead: It has been killed or has left.
+        suspended: It stands still (SIGSTOP).
+        interrupt_in: Actions until a second Ctrl+C raises ``KeyboardInterrupt`` in the loop.
+    """
+
+    def __init__(self, machine: Machine, number: int) -> None:
+        self.machine = machine
+        self.number = number
+        self.dead = False
+        self.suspended = False
+        self.kill_in = machine.chaos.kill_after()
+        self.suspend_in = machine.chaos.suspend_after()
+        self.interrupt_in: int | None = None
+        self._torn = False
+        self._in_background = False
+        self._deferred: list[tuple[str, Callable[[], None]]] = []
+
+    def step(self, action: str) -> None:
+        """The process is about to do something that others can see, or has just done it."""
+        if self.dead:
+            raise Killed
+        self.machine.note(self, action)
+        self._count_down_kill(action)
+        if not self._in_background:
+            self._count_down_others()
+        error = self.machine.chaos.disk_error(action)
+        if error is not None:
+            self.machine.note(self, action, "fails:", error)
+            raise error
+
+    def arriving(self, size: int) -> tuple[int, BaseException | None]:
+        """See ``DiskHook``; a process that is killed in the middle of a write leaves a part of it."""
+        if self._torn:
+            self.machine.kill(self)
+            return self.machine.chaos.rng.integers(0, size + 1), Killed()
+        part, error = self.machine.chaos.arriving(size)
+        if part < size:
+            self.machine.note(self, part, "of", size, "bytes are written:", error)
+        return part, error
+
+    def in_background(self, action: str, work: Callable[[], None]) -> None:
+        """A thread of this process does something. Signals never reach it; death and suspension do."""
+        if self.dead:
+            return
+        if self.suspended:
+            self._deferred.append((action, work))
+            return
+        before, self._in_background = self._in_background, True
+        try:
+            self.step(action)
+            work()
+        except Killed:
+            if not self.dead:  # it was somebody else who died
+                raise
+        finally:
+            self._in_background = before
+
+    def wake(self) -> None:
+        """Threads go on where they stood."""
+        self.suspended = False
+        deferred, self._deferred = self._deferred, []
+        for action, work in deferred:
+            self.in_background(action, work)
+
+    def _count_down_kill(self, action: str) -> None:
+        if self.kill_in is None:
+            return
+        self.kill_in -= 1
+        if self.kill_in >= 0:
+            return
+        if action == "write" and self.machine.chaos.rng.random() < 0.5:
+            self._torn = True
+            return
+        self.machine.kill(self)
+        raise Killed
+
+    def _count_down_others(self) -> None:
+        if self.suspend_in is not None:
+            self.suspend_in -= 1
+            if self.suspend_in < 0:
+                self.suspend_in = None
+                self.machine.suspend(self)
+                if self.dead:
+                    raise Killed
+        if self.interrupt_in is not None:
+            self.interrupt_in -= 1
+            if self.interrupt_in < 0:
+                self.interrupt_in = None
+                self.machine.note(self, "Ctrl+C again")
+                raise KeyboardInterrupt

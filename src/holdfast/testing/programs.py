@@ -1,0 +1,187 @@
+"""What fake workers do: train, report, save, and fail when the story wants it.
+
+Owns the behaviour of a trainable, function or class, as a worker process shows it to its driver. Must never look at the
+driver: a program knows what it was launched with, what is in the store, and the answers to its reports.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from holdfast.core.events import Cause, ErrorFacts
+from holdfast.core.observations import Raised, Report, Returned, Saved, SealedStage, Stopped, Waiting
+from holdfast.testing.engine import Ask, Die, Hang, Process, Program, Sleep, Tell, Wish
+from holdfast.testing.ledger import Ledger, Life, Weights
+from holdfast.testing.store import MemoryStore
+from holdfast.trainable.messages import Decision
+
+SPACE_RETRY_S = 1.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class Training:
+    """How one trial trains."""
+
+    steps: int
+    step_s: float
+    checkpoint_every: int  # 0: never
+    is_class: bool
+    at_end: bool
+    scores: tuple[float | None, ...]  # by step, repeated; None: not reported
+
+
+class Mishaps(Protocol):
+    """What happens to workers."""
+
+    def in_step(self) -> str:
+        """What goes wrong in this step: a cause, "hang", or ""."""
+
+    def loading_fails(self) -> bool:
+        """Does the user's code fail to load a good checkpoint?"""
+
+    def space_returns_in(self) -> float:
+        """Seconds until there is room for checkpoints; 0 if there is."""
+
+    def stage_is_spoiled(self) -> bool:
+        """Is the stage damaged before it can be committed?"""
+
+
+class Trainer:
+    """Runs ``Training`` as the program of a process.
+
+    Args:
+        process: The attempt.
+        life: Where what really happens is noted.
+        epoch: Of the driver that launched it.
+    """
+
+    def __init__(
+        self, process: Process, plan: Training, epoch: int, *, root: str, store: MemoryStore, ledger: Ledger, mishaps: Mishaps
+    ) -> None:
+        self._process = process
+        self._run = process.run
+        self._who = (*process.key, process.worker)
+        self._plan = plan
+        self._epoch = epoch
+        self._root = root
+        self._store = store
+        self._ledger = ledger
+        self._mishaps = mishaps
+        self._weights = Weights(process.run.n, 0, 0)
+        self._life: Life = ledger.begin(epoch, *process.key, self._weights)
+
+    def program(self) -> Program:
+        """The attempt from its start to its end."""
+        if self._run.checkpoint is not None:
+            yield Sleep(0.05)
+            loaded = self._store.load(f"{self._root}/{self._run.checkpoint}")
+            if loaded is None or self._mishaps.loading_fails():
+                self._blame()
+                self._life.end = Cause.LOADING if self._plan.is_class else Cause.EXCEPTION
+                error = ErrorFacts("OSError", "cannot load the checkpoint", "train.py:9")
+                # Only a class says when it loads; a function's failure is one of the user's code.
+                return Raised(*self._who, error, restoring=self._plan.is_class)
+            self._weights = self._life.start = loaded
+        while self._plan.is_class or self._weights.step < self._plan.steps:
+            yield Sleep(self._plan.step_s)
+            mishap = self._mishaps.in_step()
+            if mishap:
+                return (yield from self._fail(mishap))
+            decision = yield from self._report()
+            if decision.go != "go":
+                yield from self._save_last(decision)
+                done = self._plan.is_class and self._weights.step >= self._plan.steps
+                return Returned(*self._who) if done else Stopped(*self._who)
+            if self._plan.is_class and (decision.save or self._process.save_soon):
+                self._process.save_soon = False
+                yield from self._send_saved()
+        return Returned(*self._who)
+
+    def _blame(self) -> None:
+        index = int(str(self._run.checkpoint).rpartition("_")[2])
+        key = (self._run.n, index)
+        self._ledger.blamed[key] = self._ledger.blamed.get(key, 0) + 1
+
+    def _fail(self, mishap: str) -> Generator[Wish, Any, Raised]:
+        if mishap == "hang":
+            self._life.hung = True
+            yield Hang()
+        self._life.end = mishap
+        if mishap == Cause.EXCEPTION:
+            return Raised(*self._who, ErrorFacts("ValueError", "boom", "train.py:3"))
+        if mishap == Cause.STORAGE:
+            return Raised(*self._who, ErrorFacts("OSError", "No space left on device"), storage=True)
+        yield Die(mishap, f"died of {mishap}")
+        raise AssertionError("a dead process goes on")
+
+    def _report(self) -> Generator[Wish, Any, Decision]:
+        plan, process = self._plan, self._process
+        self._weights = weights = self._ledger.send(
+            self._epoch, self._run.attempt, self._weights, process.ordinal + 1
+        )
+        metrics: dict[str, Any] = {"step": weights.step, "link": weights.link}
+        score = plan.scores[(weights.step + weights.n) % len(plan.scores)]
+        if score is not None:
+            metrics["score"] = score
+        done = plan.is_class and weights.step >= plan.steps
+        if done:
+            metrics["done"] = True
+        due = plan.checkpoint_every and weights.step % plan.checkpoint_every == 0
+        if not plan.is_class and process.save_soon and plan.checkpoint_every:
+            due, process.save_soon = True, False
+        sealed = None
+        if due or (done and plan.at_end):
+            sealed = yield from self._stage()
+        decision: Decision = yield Ask(metrics, plan.step_s, sealed)
+        self._saved_now = sealed is not None
+        return decision
+
+    def _save_last(self, decision: Decision) -> Generator[Wish, Any, None]:
+        """What a class saves when it is told to stop or pause."""
+        plan = self._plan
+        done = self._weights.step >= plan.steps
+        at_end = decision.go == "stop" and plan.at_end and not done and not self._saved_now
+        if plan.is_class and (decision.save or at_end):
+            yield from self._send_saved()
+
+    def _send_saved(self) -> Generator[Wish, Any, None]:
+        sealed = yield from self._stage()
+        yield Tell(Saved(*self._who, sealed))
+
+    def _stage(self) -> Generator[Wish, Any, SealedStage]:
+        if self._mishaps.space_returns_in():
+            yield Tell(Waiting(*self._who, "waiting for space"))
+            while self._mishaps.space_returns_in():
+                self._life.waited_s += SPACE_RETRY_S
+                yield Sleep(SPACE_RETRY_S)
+            yield Tell(Waiting(*self._who, ""))
+        home = f"{self._root}/{self._run.trial_dir}"
+        name = self._store.stage(home, self._run.attempt, self._weights)
+        if self._mishaps.stage_is_spoiled():
+            self._store.spoil_stage((home, name))
+        return SealedStage(name, 1, 10, True)
+
+
+def scripted(process: Process) -> Program:
+    """The words of ``testing.scripted``, for the contract of engines."""
+    who = (*process.key, process.worker)
+    for word, *arguments in process.run.config["script"]:
+        if word == "raise":
+            return Raised(*who, ErrorFacts("RuntimeError", arguments[0]))
+        if word == "exit":
+            yield Die(Cause.EXIT, f"exit code {arguments[0]}")
+        if word == "hang":
+            yield Hang()
+        if word == "await_save":
+            while not process.save_soon:
+                yield Sleep(0.1)
+        if word in ("report", "await_save"):
+            decision: Decision = yield Ask(arguments[0] if arguments else {"saved": True})
+            if decision.go != "go":
+                return Stopped(*who)
+    return Returned(*who)
+
+
+__all__ = ["Mishaps", "Report", "Trainer", "Training", "scripted"]

@@ -1,0 +1,240 @@
+"""Experiments as users write them, run as driver processes that tests kill: ``experiments.py ROOT PLAN``.
+
+Owns the trainables of the crash tests and the ground truth about them: after each ``report()`` that returned, the
+training function itself appends a line to a side file and fsyncs it. The library knows nothing of that file, so it
+cannot fake it. Must never look into the experiment's root.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import holdfast as tune
+from holdfast.journal import segment_writer
+from holdfast.storage import crashpoint
+
+SIDE = "CRASH_TEST_SIDE"
+"""Environment variable: the side file."""
+
+WORKER_CRASH = "CRASH_TEST_WORKER_CRASH"
+"""Environment variable: what ``HOLDFAST_CRASH`` is in workers; the variable itself arms the driver alone."""
+
+assert crashpoint  # it has read the environment by now
+
+
+class Plan(msgspec.Struct, kw_only=True):
+    """What a driver process does."""
+
+    train: str = "chain"
+    trials: int = 6
+    steps: int = 20
+    every: int = 5  # steps between checkpoints
+    pause_s: float = 0.01  # per step
+    bytes: int = 2_000  # of a checkpoint
+    copied: bool = True  # every second checkpoint is copied from elsewhere instead of staged in place
+    seed: int = 7
+    cpus: float = 2
+    keep: int | None = None
+    max_failures: int = -1
+    grace_s: float = 30.0
+    stop: str = ""
+    durability: str = "group"
+    segment_bytes: int = 0
+    takeover: bool = False
+    restore: dict[str, bool] = {}
+
+
+def first_hash(x: float) -> str:
+    """The state of a trial before its first step."""
+    return hashlib.sha256(repr(x).encode()).hexdigest()
+
+
+def next_hash(state: str, step: int) -> str:
+    """One step of training."""
+    return hashlib.sha256(f"{state} {step}".encode()).hexdigest()
+
+
+def loss_of(config: dict[str, Any], step: int) -> float:
+    """Falls with the steps until it does not move any more: sooner for some configs than for others."""
+    return round(config["x"] + max(0.0, 1.0 - step * config["rate"]), 6)
+
+
+# --- what trials do
+
+
+def load(config: dict[str, Any]) -> tuple[int, str]:
+    """Step and state to go on from; a checkpoint that is not whole fails the trial."""
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
+        return 0, first_hash(config["x"])
+    with checkpoint.as_directory() as directory:
+        saved = json.loads((Path(directory) / "state.json").read_text())
+        weights = (Path(directory) / "sub" / "weights.bin").read_bytes()
+    assert weights == weights_of(saved["hash"], len(weights)), "a checkpoint of two states was loaded"
+    assert len(weights) == saved["bytes"], "half a checkpoint was loaded"
+    return saved["step"], saved["hash"]
+
+
+def save(directory: str, step: int, state: str, size: int) -> None:
+    folder = Path(directory)
+    (folder / "sub").mkdir(exist_ok=True)
+    (folder / "sub" / "weights.bin").write_bytes(weights_of(state, size))
+    (folder / "state.json").write_text(json.dumps({"step": step, "hash": state, "bytes": size}))
+
+
+def weights_of(state: str, size: int) -> bytes:
+    return (bytes.fromhex(state) * (size // 32 + 1))[:size]
+
+
+def acknowledge(step: int, state: str, token: str, saved: bool) -> None:
+    """Note, durably, that this report was acknowledged; one write, because several trials share the file."""
+    line = [tune.get_context().get_trial_id(), step, state, token, saved]
+    fd = os.open(os.environ[SIDE], os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    try:
+        os.write(fd, json.dumps(line).encode() + b"\n")
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def step_once(config: dict[str, Any], step: int, state: str) -> None:
+    """Report one step, with a checkpoint when one is due, and write it down once that has returned."""
+    token = uuid.uuid4().hex
+    metrics = {"step": step, "hash": state, "loss": loss_of(config, step), "token": token}
+    saved = step % config["every"] == 0
+    if not saved:
+        tune.report(metrics)
+    elif config["copied"] and step // config["every"] % 2:
+        with tempfile.TemporaryDirectory() as directory:
+            save(directory, step, state, config["bytes"])
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(directory))
+    else:
+        with tune.checkpoint_dir() as directory:
+            save(directory, step, state, config["bytes"])
+            tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(directory))
+    acknowledge(step, state, token, saved)
+
+
+def chain(config: dict[str, Any]) -> None:
+    """Each step's state is a hash of the one before it, so every lost or repeated step shows."""
+    start, state = load(config)
+    for step in range(start + 1, config["steps"] + 1):
+        time.sleep(config["pause_s"])
+        state = next_hash(state, step)
+        step_once(config, step, state)
+
+
+GRANDCHILD = """
+import os, signal, sys, time
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+signal.signal(signal.SIGINT, signal.SIG_IGN)
+signal.signal(signal.SIGHUP, signal.SIG_IGN)
+if sys.argv[1] == "daemon":
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+open(sys.argv[2] + "/" + str(os.getpid()), "w").close()
+time.sleep(600)
+"""
+
+
+def breeding(config: dict[str, Any]) -> None:
+    """Starts processes that ignore every polite signal: one child, one daemon that left session and parent."""
+    folder = os.path.dirname(os.environ[SIDE]) + "/grandchildren"
+    os.makedirs(folder, exist_ok=True)
+    for kind in ("child", "daemon"):
+        subprocess.Popen([sys.executable, "-S", "-c", GRANDCHILD, kind, folder])
+    if os.fork() == 0:  # a fork that never executes anything, as data loaders are
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_IGN)
+        Path(folder, str(os.getpid())).touch()
+        time.sleep(600)
+        os._exit(0)
+    chain(config)
+
+
+# --- stop rules with a memory
+
+
+class NoProgress(tune.Stopper):
+    """Ends a trial that has not improved for three results. Remembers, and cannot say what: no ``get_state``."""
+
+    def __init__(self) -> None:
+        self.best: dict[str, tuple[float, int]] = {}
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        best, at = self.best.get(trial_id, (float("inf"), 0))
+        step = result["training_iteration"]
+        if result["loss"] < best:
+            best, at = result["loss"], step
+        self.best[trial_id] = (best, at)
+        return step - at >= 3
+
+    def stop_all(self) -> bool:
+        return False
+
+
+def stop_rule(name: str) -> Any:
+    if name == "plateau":
+        return tune.stopper.TrialPlateauStopper("loss", std=1e-9, num_results=4, grace_period=5)
+    return NoProgress() if name == "no progress" else None
+
+
+# --- the driver
+
+
+def make_tuner(root: str, plan: Plan) -> tune.Tuner:
+    """Continue the experiment at ``root`` if there is one; otherwise begin it."""
+    if tune.Tuner.can_restore(root):
+        return tune.Tuner.restore(root, takeover=plan.takeover, **plan.restore)
+    return tune.Tuner(
+        {"chain": chain, "breeding": breeding}[plan.train],
+        param_space={
+            "x": tune.uniform(0, 1),
+            "rate": tune.choice([0.05, 0.1, 0.2, 0.4]),
+            "steps": plan.steps,
+            "every": plan.every,
+            "pause_s": plan.pause_s,
+            "bytes": plan.bytes,
+            "copied": plan.copied,
+        },
+        tune_config=tune.TuneConfig(num_samples=plan.trials, seed=plan.seed, metric="loss", mode="min"),
+        run_config=tune.RunConfig(
+            name=os.path.basename(root),
+            storage_path=os.path.dirname(root),
+            stop=stop_rule(plan.stop),
+            verbose=1,
+            engine=tune.LocalEngine(cpus=plan.cpus),
+            durability=plan.durability,
+            failure_config=tune.FailureConfig(max_failures=plan.max_failures, grace_s=plan.grace_s),
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=plan.keep),
+        ),
+    )
+
+
+def main(root: str, text: str) -> None:
+    """One driver's life."""
+    os.environ.pop("HOLDFAST_CRASH", None)
+    if WORKER_CRASH in os.environ:
+        os.environ["HOLDFAST_CRASH"] = os.environ.pop(WORKER_CRASH)
+    plan = msgspec.json.decode(text, type=Plan)
+    if plan.segment_bytes:
+        segment_writer.SEGMENT_BYTES = plan.segment_bytes
+    grid = make_tuner(root, plan).fit()
+    print(f"fit() has returned, errors: {grid.num_errors}", flush=True)
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
