@@ -15,7 +15,6 @@ from holdfast.controller.driver import Driver, Outcome, make_info
 from holdfast.controller.experiment import (
     Experiment,
     create_experiment,
-    keep_replacements,
     load_experiment,
     local_path,
 )
@@ -80,12 +79,11 @@ class Tuner:
         self._restored = False
         existing = _existing_root(run_config)
         if existing is not None:
-            self._open(load_experiment(existing.path, trainable, param_space), trainable, param_space)
+            self._open(load_experiment(existing.path, trainable, param_space))
         else:
             self._experiment = create_experiment(trainable, param_space, tune_config, run_config, self._environment)
 
-    def _open(self, experiment: Experiment, trainable: Any, param_space: Any) -> None:
-        keep_replacements(experiment, trainable=trainable is not None, objects=param_space is not None)
+    def _open(self, experiment: Experiment) -> None:
         self._experiment = experiment
         self._restored = True
 
@@ -190,7 +188,7 @@ class Tuner:
             unfinished="resume" if resume_unfinished else "skip",  # type: ignore[arg-type]
             errored=errored,  # type: ignore[arg-type]
         )
-        tuner._open(load_experiment(path, trainable, param_space), trainable, param_space)
+        tuner._open(load_experiment(path, trainable, param_space))
         return tuner
 
     @classmethod

@@ -370,7 +370,10 @@ def test_no_step_is_trained_twice_after_a_move(crashed, root, tmp_path):
     done = lines(tmp_path / "diary")
     shutil.move(root, tmp_path / "moved")
     restore(tmp_path / "moved").fit()
-    assert lines(tmp_path / "diary")[len(done) :][0].endswith(f" {len(done) + 1}")
+    diary = lines(tmp_path / "diary")
+    assert diary[: len(done)] == done
+    assert len(diary) == len(set(diary))
+    assert not any(line.endswith(" 1") for line in diary[len(done) :])
 
 
 def test_a_root_may_be_named_in_many_ways(make_tuner, root, monkeypatch, storage):

@@ -46,10 +46,11 @@ def _line(values: Any) -> bytes:
 class _Shape:
     """The columns of a file. Trials that report the same keys share one."""
 
-    __slots__ = ("columns", "known", "pick", "size")
+    __slots__ = ("columns", "header", "known", "pick", "size")
 
     def __init__(self, columns: tuple[str, ...]) -> None:
         self.columns = columns
+        self.header = _line(columns)
         self.known = frozenset(columns)
         self.size = len(columns) + 1  # with the config
         self.pick: Callable[[Any], Any] | None = itemgetter(*columns) if len(columns) > 1 else None
@@ -61,18 +62,22 @@ class CSVLoggerCallback(FileLogger):
     def __init__(self) -> None:
         super().__init__()
         self._shapes: dict[tuple[str, ...], _Shape] = {}
+        self._recent: _Shape | None = None  # that of the last row with new keys: the next trial's may be the same
 
     def filename(self, trial: TrialView) -> str:
         return PROGRESS_FILE
 
     def encode(self, log: TrialLog, trial: TrialView, result: Mapping[str, Any]) -> bytes:
-        shape: _Shape | None = log.extra
+        shape: _Shape | None = log.extra or self._recent
         if shape is not None and len(result) == shape.size and shape.pick is not None and "config" in result:
             try:
                 values = shape.pick(result)
             except KeyError:
                 return self._encode_new(log, result)
             if dict not in map(type, values):
+                if log.extra is None:
+                    log.extra = shape
+                    return shape.header + _line(values)
                 return _line(values)
         return self._encode_new(log, result)
 
@@ -82,11 +87,11 @@ class CSVLoggerCallback(FileLogger):
         shape: _Shape | None = log.extra
         if shape is None:
             shape = log.extra = self._shape(tuple(flat))
-            return _line(shape.columns) + _line(flat.values())
+            return shape.header + _line(flat.values())
         new = [key for key in flat if key not in shape.known]
         if new:
             shape = log.extra = self._shape((*shape.columns, *new))
-            self.writer.edit(log.path, functools.partial(_widened, _line(shape.columns), len(new)))
+            self.writer.edit(log.path, functools.partial(_widened, shape.header, len(new)))
         return _line([flat.get(column, "") for column in shape.columns])
 
     def _shape(self, columns: tuple[str, ...]) -> _Shape:
@@ -95,6 +100,7 @@ class CSVLoggerCallback(FileLogger):
             if len(self._shapes) >= MAX_SHAPES:
                 self._shapes.clear()
             shape = self._shapes[columns] = _Shape(columns)
+        self._recent = shape
         return shape
 
     def row_ends(self, data: bytes) -> list[int]:

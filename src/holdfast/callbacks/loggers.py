@@ -189,7 +189,7 @@ class FileLogger(LoggerCallback):
 
     def _open(self, trial: TrialView, rows: int, load: Load | None) -> TrialLog:
         """Look at a file that another driver, or an earlier life of this trial, has left."""
-        log = TrialLog(os.path.join(trial.path, self.filename(trial)), 0)
+        log = TrialLog(f"{trial.path}{os.sep}{self.filename(trial)}", 0)
         if not trial.is_finished():
             self._logs[trial.trial_id] = log
         record = trial.record

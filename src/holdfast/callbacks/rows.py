@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from holdfast.callbacks.trial_view import ExperimentInfo
 
 DATE_FORMAT = "%Y-%m-%d_%H-%M-%S"
-MAX_CACHED_CONFIGS = 4096
+MAX_CACHED_CONFIGS = 1024
 
 OURS = frozenset(
     {

@@ -117,6 +117,7 @@ def _checksum(data: bytes) -> bytes:
     return struct.pack("<I", _masked(crc32c(data)))
 
 
+@functools.lru_cache(maxsize=8)
 def _file_head(wall_time: float) -> bytes:
     version = b"brain.Event:2"
     return _framed(b"\x09" + struct.pack("<d", wall_time) + b"\x1a" + _varint(len(version)) + version)
@@ -279,16 +280,17 @@ class TBXLoggerCallback(FileLogger):
     def __init__(self) -> None:
         super().__init__()
         self._shapes: dict[tuple[int, tuple[str, ...], tuple[str, ...]], _Shape] = {}
+        self._recent: _Shape | None = None
 
     def filename(self, trial: TrialView) -> str:
         return f"events.out.tfevents.{int(trial.record.created_at)}.{trial.trial_id}"
 
     def encode(self, log: TrialLog, trial: TrialView, result: Mapping[str, Any]) -> bytes:
-        shape: _Shape | None = log.extra
+        shape = self._recent  # trials tend to report the same keys
         values = self._fast_values(shape, result) if shape is not None else None
         if shape is None or values is None:
             shape, values = self._slow_values(result)
-            log.extra = shape
+            self._recent = shape
         step = result.get("timesteps_total") or result.get("training_iteration")
         if type(step) is not int or not 0 <= step < _FAR_FUTURE:
             step = log.rows + 1

@@ -26,7 +26,7 @@ from holdfast.checkpoints.commit import sweep
 from holdfast.checkpoints.keeper import CheckpointKeeper
 from holdfast.config import Environment, LocalEngine, ResumeConfig
 from holdfast.controller.clock import RealClock
-from holdfast.controller.experiment import Experiment
+from holdfast.controller.experiment import Experiment, keep_replacements
 from holdfast.controller.feasibility import ResourceWatch
 from holdfast.controller.history import History
 from holdfast.controller.keeping import KeeperEdge
@@ -110,6 +110,7 @@ class Driver:
         with ExitStack() as leaving:
             claim = claim_epoch(root.path, takeover=self._takeover)
             leaving.callback(release, root.path, claim)
+            keep_replacements(self._experiment)
             store = SnapshotStore(root.path, epoch=claim.epoch)
             leaving.callback(store.close)
             journal = Journal.create_or_append(root.path, claim, durability=self._run_config.durability)

@@ -12,7 +12,7 @@ from typing import Any
 
 from holdfast._version import __version__
 from holdfast.config import CheckpointConfig, Environment, RunConfig, TuneConfig
-from holdfast.controller.spec import Root, Spec, read_pickle, read_spec, write_pickle, write_spec
+from holdfast.controller.spec import Root, Spec, dump_pickle, read_pickle, read_spec, write_spec
 from holdfast.core.retention import Retention
 from holdfast.errors import (
     ExperimentExistsError,
@@ -24,6 +24,7 @@ from holdfast.errors import (
 from holdfast.registry import get_trainable, trainable_name
 from holdfast.search.basic_variant import BasicVariantGenerator
 from holdfast.space import flatten_dict
+from holdfast.space.domains import Function
 from holdfast.space.objects import extract_objects
 from holdfast.space.variants import VariantPlan
 from holdfast.storage.local import write_atomic
@@ -50,6 +51,7 @@ class Experiment:
         self.settings = settings
         self.trainable = trainable
         self.objects = objects
+        self.replacements: dict[Path, bytes] = {}  # files that a restore was given again; see ``keep_replacements``
 
     @property
     def searcher(self) -> BasicVariantGenerator:
@@ -200,7 +202,7 @@ def _write(root: Root, spec: Spec, settings: Settings, pickled: bytes, objects: 
         root.objects.mkdir(parents=True, exist_ok=True)
         write_atomic(str(root.trainable_file), pickled)
         write_atomic(str(root.values_file), dump_objects(objects))
-        write_pickle(root.settings_file, settings)
+        write_atomic(str(root.settings_file), dump_pickle(settings))
         write_spec(root, spec)  # last: from here on this is an experiment
     except OSError as error:
         raise StorageError(
@@ -253,13 +255,20 @@ def load_experiment(path: str | os.PathLike[str], trainable: Any = None, param_s
     spec = read_spec(root)
     function = _checked_again(spec, trainable) if trainable is not None else _stored_trainable(root, spec)
     settings = _stored_settings(root)
-    objects: Mapping[str, Any]
+    replacements: dict[Path, bytes] = {}
+    if trainable is not None:
+        replacements[root.trainable_file] = dump_trainable(function)
+    objects = load_objects(root.values_file)
     if param_space is not None:
-        settings.space, objects = _respecified(spec, param_space)
-    else:
-        objects = load_objects(root.values_file)
+        space, newer = _respecified(spec, param_space)
+        objects = load_objects(root.values_file, dump_objects(newer))
+        settings.space = _refreshed(settings.space, space)
+        replacements[root.values_file] = objects.dump()
+        replacements[root.settings_file] = dump_pickle(settings)
     spec.name = root.path.name
-    return Experiment(root, spec, settings, function, objects)
+    experiment = Experiment(root, spec, settings, function, objects)
+    experiment.replacements = replacements
+    return experiment
 
 
 def local_path(path: str | os.PathLike[str]) -> str:
@@ -270,14 +279,11 @@ def local_path(path: str | os.PathLike[str]) -> str:
     return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
 
 
-def keep_replacements(experiment: Experiment, *, trainable: bool, objects: bool) -> None:
-    """Store what was given again, so that workers and later restores use it."""
-    root = experiment.root
-    if trainable:
-        write_atomic(str(root.trainable_file), dump_trainable(experiment.trainable))
-    if objects:
-        write_atomic(str(root.values_file), dump_objects(experiment.objects))
-        write_pickle(root.settings_file, experiment.settings)
+def keep_replacements(experiment: Experiment) -> None:
+    """Store what was given again, so that workers and later restores use it. Only its one driver may do that (I4)."""
+    for path, content in experiment.replacements.items():
+        write_atomic(str(path), content)
+    experiment.replacements.clear()
 
 
 def _checked_again(spec: Spec, trainable: Any) -> Any:
@@ -323,3 +329,14 @@ def _respecified(spec: Spec, param_space: Any) -> tuple[dict[str, Any], dict[str
             f"only objects in it are refreshed.\nGot: {keys}\nExpected: {spec.space_keys}"
         )
     return extract_objects(space)
+
+
+def _refreshed(stored: Any, given: Any) -> Any:
+    """The stored space with the functions of the one that was given again; what else it draws from is settled."""
+    if isinstance(stored, Function):
+        return given if isinstance(given, Function) else stored
+    if isinstance(stored, dict) and isinstance(given, dict):
+        return {key: _refreshed(value, given.get(key)) for key, value in stored.items()}
+    if isinstance(stored, list) and isinstance(given, list) and len(stored) == len(given):
+        return [_refreshed(value, other) for value, other in zip(stored, given, strict=True)]
+    return stored

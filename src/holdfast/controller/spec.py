@@ -115,10 +115,16 @@ def write_spec(root: Root, spec: Spec) -> None:
 
 def write_pickle(path: Path, value: Any) -> None:
     """One user object in a file of its own."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(str(path), dump_pickle(value))
+
+
+def dump_pickle(value: Any) -> bytes:
+    """One user object as the content of a file."""
     import cloudpickle
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(str(path), cloudpickle.dumps(value))
+    data: bytes = cloudpickle.dumps(value)
+    return data
 
 
 def read_pickle(path: Path) -> Any:

@@ -91,7 +91,7 @@ class Channel(Protocol):
     def receive(self) -> ToWorker: ...
 
     def pending(self) -> list[ToWorker]:
-        """Messages that have already arrived, without waiting."""
+        """Messages that have already arrived, without waiting; raises ``EOFError`` when the driver is gone."""
         ...
 
 
@@ -117,24 +117,38 @@ def decode_from_worker(payload: bytes | memoryview) -> WorkerMessage:
 
 
 class FrameBuffer:
-    """Cuts a byte stream into payloads."""
+    """Cuts a byte stream into payloads.
 
-    __slots__ = ("_rest",)
+    Pieces of a large frame are joined once, when the last one has arrived: joining as they come would cost the square
+    of its size.
+    """
+
+    __slots__ = ("_have", "_need", "_parts")
 
     def __init__(self) -> None:
-        self._rest = b""
+        self._parts: list[bytes] = []
+        self._have = 0
+        self._need = 4
 
     def feed(self, data: bytes) -> Iterator[bytes]:
-        """The complete payloads that ``data`` finishes, in order."""
-        buffer = self._rest + data if self._rest else data
-        start, size = 0, len(buffer)
+        """The complete payloads that ``data`` finishes, in order. Must be iterated to its end."""
+        if self._have:
+            self._parts.append(data)
+            self._have += len(data)
+            if self._have < self._need:
+                return
+            data = b"".join(self._parts)
+        start, size = 0, len(data)
+        self._need = 4
         while size - start >= 4:
-            (length,) = _LENGTH.unpack_from(buffer, start)
-            end = start + 4 + length
+            (length,) = _LENGTH.unpack_from(data, start)
             if length > MAX_FRAME_BYTES:
                 raise ValueError(f"a frame claims {length:,} bytes: this is not our stream")
+            end = start + 4 + length
             if end > size:
+                self._need = 4 + length
                 break
-            yield buffer[start + 4 : end]
+            yield data[start + 4 : end]
             start = end
-        self._rest = buffer[start:]
+        self._have = size - start
+        self._parts = [data[start:]] if self._have else []

@@ -81,10 +81,18 @@ def dump_objects(objects: Mapping[str, Any]) -> bytes:
     )
 
 
-def load_objects(file: str | os.PathLike[str]) -> StoredObjects:
-    """What ``dump_objects`` wrote into a file, and the values that stand in files beside it."""
+def load_objects(file: str | os.PathLike[str], newer: bytes = b"") -> StoredObjects:
+    """What ``dump_objects`` wrote into a file, and the values that stand in files beside it.
+
+    Args:
+        file: The objects file.
+        newer: What ``dump_objects`` returned for values that replace those in the file.
+    """
     with open(file, "rb") as stream:
-        return StoredObjects(msgspec.msgpack.decode(stream.read(), type=dict[str, bytes]), os.path.dirname(file))
+        pickles = msgspec.msgpack.decode(stream.read(), type=dict[str, bytes])
+    if newer:
+        pickles.update(msgspec.msgpack.decode(newer, type=dict[str, bytes]))
+    return StoredObjects(pickles, os.path.dirname(file))
 
 
 class StoredObjects(Mapping[str, Any]):
@@ -105,6 +113,10 @@ class StoredObjects(Mapping[str, Any]):
             except FileNotFoundError:
                 raise KeyError(path) from None
         return pickle.loads(self._pickles[path])
+
+    def dump(self) -> bytes:
+        """The content of the objects file that holds these."""
+        return msgspec.msgpack.encode(self._pickles)
 
     def __iter__(self) -> Iterator[str]:
         return iter(self._pickles)

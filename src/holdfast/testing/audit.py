@@ -1,0 +1,450 @@
+"""Reads a whole history and compares each record with what really happened.
+
+A second, much simpler bookkeeping of trials, rows, checkpoints and budgets, which shares no code with the core: it knows
+only the journal's records, the ledger of the fake workers and the fake store. ``Violation`` names the invariant.
+
+Owns I1, I2, I3, I5 (verdicts and configurations), I6, I8 and I10 as far as the journal shows them.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core import events as ev
+from holdfast.core.events import Cause
+from holdfast.testing.journal_bytes import Entry
+from holdfast.testing.ledger import Ledger, Violation
+from holdfast.testing.policies import PAUSES, is_good
+from holdfast.testing.scenario import Scenario
+from holdfast.testing.store import MemoryStore
+
+TOLERANCE_S = 1e-3
+
+
+@dataclass
+class Row:
+    link: int
+    metrics: dict[str, Any]
+    told: bool  # the stop rule was asked about it
+
+
+@dataclass
+class Kept:
+    """A checkpoint, as far as the journal goes."""
+
+    index: int
+    sealed: str
+    rows: int
+    metrics: dict[str, Any]
+    time_total: float
+    stored: str = "staged"  # then "committed", "bad", "dropped"
+    digest: str = ""
+
+
+@dataclass
+class Account:
+    """One trial's story so far."""
+
+    n: int
+    status: str = "PENDING"
+    attempt: int = 0
+    ordinal: int = 0
+    rows: list[Row] = field(default_factory=list)
+    time_total: float = 0.0
+    kept: dict[int, Kept] = field(default_factory=dict)
+    next_index: int = 0
+    floor: int = 0
+    failures: int = 0
+    verdict: str = ""
+    source: int | None = None
+    reason: str = ""
+
+    def usable(self) -> list[Kept]:
+        """Checkpoints that a new attempt could start from, oldest first."""
+        return [k for k in self.kept.values() if k.stored == "committed" and k.index >= self.floor]
+
+
+class Audit:
+    """Goes through a history once.
+
+    Args:
+        scenario: What was asked for.
+        ledger: What the workers know.
+        store: What the store knows.
+    """
+
+    def __init__(self, scenario: Scenario, ledger: Ledger, store: MemoryStore) -> None:
+        self.scenario = scenario
+        self.ledger = ledger
+        self.store = store
+        self.trials: list[Account] = []
+        self.links: set[int] = set()
+        self.dropped: set[tuple[int, int]] = set()
+        self.ended = ""  # the search
+        self.stopping = ""
+        self.counts: dict[str, int] = {}
+        self._epoch = 0
+        self._at = 0.0
+        self._epoch_at = 0.0
+        self._lived_s = 0.0
+        self._configs = _configs(scenario)
+
+    def read(self, history: Iterable[Entry]) -> Audit:
+        """Check every record, then what must hold at the end."""
+        for entry in history:
+            event = entry.event
+            name = type(event).__name__
+            self.counts[name] = self.counts.get(name, 0) + 1
+            if event.at < self._at:
+                raise Violation("I4", f"record {entry.seq} is older than the one before it")
+            if entry.epoch != self._epoch and not isinstance(event, ev.EpochStarted):
+                raise Violation("I4", f"epoch {entry.epoch} begins with {event}")
+            _CHECKS[type(event)](self, event)
+            self._at = event.at
+        self._nothing_acknowledged_is_lost()
+        self._cost_is_flat()
+        return self
+
+    # --- at the end
+
+    def _nothing_acknowledged_is_lost(self) -> None:
+        for link, sent in self.ledger.reports.items():
+            if sent.acked and link not in self.links and link not in self.ledger.void:
+                raise Violation("I1", f"report {link} ({sent}) was acknowledged and is not in the journal")
+
+    def _cost_is_flat(self) -> None:
+        """A record is about a report, a checkpoint, an attempt, a trial, a worker or a driver: a few for each."""
+        count = self.counts.get
+        causes = (
+            2 * count("Reported", 0)
+            + 5 * count("CheckpointStaged", 0)
+            + 5 * count("TrialStarted", 0)
+            + 5 * count("TrialCreated", 0)
+            + count("WorkerJoined", 0)
+            + 6 * count("EpochStarted", 0)
+        )
+        total = sum(self.counts.values())
+        # Resuming ended trials costs one record a trial and driver.
+        causes += count("EpochStarted", 0) * len(self.trials)
+        if total > causes + 4:
+            raise Violation("I10", f"{total} records for {self.counts}")
+
+    # --- drivers and the search
+
+    def epoch(self, event: ev.EpochStarted) -> None:
+        if event.epoch <= self._epoch:
+            raise Violation("I4", f"epoch {event.epoch} follows epoch {self._epoch}")
+        if self._epoch:
+            self._lived_s += self._at - self._epoch_at
+        self._epoch, self._epoch_at = event.epoch, event.at
+
+    def search_ended(self, event: ev.SearchEnded) -> None:
+        self.ended = event.reason
+        if not event.reason.startswith("stop: "):
+            if len(self.trials) != len(self._configs):
+                raise Violation("I5", f"the search ended after {len(self.trials)} of {len(self._configs)} trials")
+            return
+        self.stopping = event.reason.removeprefix("stop: ")
+        budget = self.scenario.time_budget_s
+        lived = self._lived_s + event.at - self._epoch_at
+        if "time budget" in self.stopping:
+            if budget is None or lived < budget - TOLERANCE_S:
+                raise Violation("I5", f"a time budget of {budget} s was used up after {lived} s")
+        elif self._rows_told() < self.scenario.stop_all_after:
+            raise Violation("I5", f"{self.stopping} after {self._rows_told()} rows")
+
+    def _rows_told(self) -> int:
+        return sum(row.told for trial in self.trials for row in trial.rows)
+
+    def search_reopened(self, _: ev.SearchReopened) -> None:
+        self.ended = self.stopping = ""
+
+    def budget_renewed(self, _: ev.BudgetRenewed) -> None:
+        for trial in self.trials:
+            if trial.status not in ("TERMINATED", "ERROR"):
+                trial.failures = 0
+
+    def ignored(self, _: ev.AnyEvent) -> None:
+        pass
+
+    # --- trials
+
+    def created(self, event: ev.TrialCreated) -> None:
+        n = len(self.trials)
+        if event.n != n or event.config != self._configs[n]:
+            raise Violation("I5", f"trial {event.n} got {event.config}, an uninterrupted run {self._configs[n]}")
+        self.trials.append(Account(n))
+
+    def started(self, event: ev.TrialStarted) -> None:
+        trial = self._in(event, "PENDING")
+        if event.attempt != trial.attempt + 1:
+            raise Violation("I7", f"attempt {event.attempt} of trial {trial.n} follows attempt {trial.attempt}")
+        if self.stopping:
+            raise Violation("I5", f"trial {trial.n} is started although the experiment was stopped: {self.stopping}")
+        usable = trial.usable()
+        newest = usable[-1] if usable else None
+        index = None if event.source is None else event.source[1]
+        if event.source is not None and event.source[0] != trial.n:
+            raise Violation("I2", f"trial {trial.n} starts from a checkpoint of trial {event.source[0]}")
+        if index != (None if newest is None else newest.index):
+            raise Violation("I2", f"trial {trial.n} starts from {index}, its newest good checkpoint is {newest}")
+        if newest is None and any(k.stored == "bad" and k.index >= trial.floor for k in trial.kept.values()):
+            raise Violation("I2", f"trial {trial.n} starts from scratch after its checkpoints were damaged")
+        if any(k.stored == "staged" for k in trial.kept.values()):
+            raise Violation("I2", f"trial {trial.n} starts before its last checkpoint was committed")
+        if event.rows != (0 if newest is None else newest.rows):
+            raise Violation("I6", f"trial {trial.n} starts with {event.rows} rows from {newest}")
+        trial.status, trial.attempt, trial.ordinal, trial.source = "RUNNING", event.attempt, 0, index
+        del trial.rows[event.rows :]
+        trial.time_total = 0.0 if newest is None else newest.time_total
+
+    def reported(self, event: ev.Reported) -> None:
+        trial = self._current(event)
+        link = event.metrics["link"]
+        sent = self.ledger.reports.get(link)
+        trial.ordinal += 1
+        if sent is None or (sent.n, sent.attempt, sent.epoch) != (trial.n, trial.attempt, self._epoch):
+            raise Violation("I6", f"{event} was never sent by this attempt: {sent}")
+        if link in self.links or sent.ordinal != trial.ordinal:
+            raise Violation("I6", f"report {link} of trial {trial.n} is row {trial.ordinal} of its attempt: {sent}")
+        before = trial.rows[-1].link if trial.rows else 0
+        if sent.step != len(trial.rows) + 1 or sent.before != before:
+            raise Violation("I6", f"row {len(trial.rows) + 1} of trial {trial.n} continues {sent.before}, not {before}")
+        self.links.add(link)
+        told = event.metrics.get("done") is not True and not self.stopping
+        trial.rows.append(Row(link, event.metrics, told))
+        trial.time_total += event.dt
+        expected = self._verdict(trial, event)
+        if event.verdict != expected:
+            raise Violation("I5", f"{event.verdict!r} ({event.why}) for {event}, {expected!r} without interruptions")
+        trial.verdict = event.verdict
+
+    def _verdict(self, trial: Account, event: ev.Reported) -> str:
+        """What a rule that was never interrupted would have said."""
+        scenario, iteration = self.scenario, len(trial.rows)
+        if event.metrics.get("done") is True or self.stopping:
+            return "stop"
+        if scenario.stop_at and iteration >= scenario.stop_at:
+            return "stop"
+        good = sum(row.told and is_good(row.metrics) for row in trial.rows)
+        if not scenario.stop_at and scenario.stop_after_good and good >= scenario.stop_after_good:
+            return "stop"
+        return "pause" if iteration == scenario.pause_at and trial.attempt <= PAUSES else ""
+
+    def paused(self, event: ev.TrialPaused) -> None:
+        trial = self._current(event)
+        if trial.verdict != "pause":
+            raise Violation("I5", f"trial {trial.n} is paused though nobody said so")
+        trial.status, trial.verdict = "PAUSED", ""
+
+    def resumed(self, event: ev.TrialResumed) -> None:
+        self._in(event, "PAUSED").status = "PENDING"
+
+    def terminated(self, event: ev.TrialTerminated) -> None:
+        trial = self.trials[event.n]
+        if trial.status == "RUNNING":
+            self._current(event)
+        elif trial.status not in ("PENDING", "PAUSED"):
+            raise Violation("I5", f"trial {trial.n} was {trial.status} and is terminated again")
+        steps = self.scenario.training(trial.n).steps
+        if event.reason in ("returned", "done") and len(trial.rows) < steps:
+            raise Violation("I6", f"trial {trial.n} ended by itself with {len(trial.rows)} of {steps} rows")
+        if event.reason == "stop criterion" and trial.verdict != "stop":
+            raise Violation("I5", f"trial {trial.n} was terminated by a stop criterion that nobody applied")
+        known = ("returned", "done", "stop criterion", "not resumed", self.stopping)
+        if event.reason not in known:
+            raise Violation("I5", f"trial {trial.n} was terminated because of {event.reason!r}")
+        trial.status, trial.verdict, trial.reason = "TERMINATED", "", event.reason
+
+    def requeued(self, event: ev.TrialRequeued) -> None:
+        trial = self.trials[event.n]
+        if trial.status == "RUNNING":
+            raise Violation("I7", f"trial {trial.n} is queued again while it runs")
+        trial.status, trial.failures, trial.verdict = "PENDING", 0, ""
+        if event.mode == "restart":
+            trial.rows.clear()
+            trial.floor = trial.next_index
+
+    # --- failures
+
+    def failed(self, event: ev.AttemptFailed) -> None:
+        trial = self._current(event)
+        self._own_fault(event)
+        limit = self.scenario.max_failures
+        if 0 <= limit <= trial.failures:
+            raise Violation("I8", f"failure {trial.failures + 1} of trial {trial.n} is forgiven, the limit is {limit}")
+        trial.failures += 1
+        trial.status = "PENDING"
+
+    def errored(self, event: ev.TrialErrored) -> None:
+        trial = self.trials[event.n]
+        if event.cause == Cause.DAMAGED:
+            bad = [k for k in trial.kept.values() if k.stored == "bad" and k.index >= trial.floor]
+            if trial.usable() or not bad:
+                raise Violation("I2", f"trial {trial.n} is given up as damaged with {trial.usable()} left")
+        else:
+            self._current(event)
+            self._own_fault(event)
+            limit = self.scenario.max_failures
+            if limit < 0 or trial.failures < limit:
+                raise Violation("I8", f"trial {trial.n} is ERROR after {trial.failures + 1} failures of {limit}")
+        trial.status, trial.verdict = "ERROR", ""
+
+    def _own_fault(self, event: ev.AttemptFailed | ev.TrialErrored) -> None:
+        life = self.ledger.lives.get((self._epoch, event.n, event.attempt))
+        if event.cause not in Cause.COUNTED or life is None:
+            raise Violation("I8", f"{event} is not the trial's fault: {life}")
+        guilty = life.hung if event.cause == Cause.STALLED else life.end == event.cause
+        if not guilty:
+            raise Violation("I8", f"{event}, but the attempt's own story is {life}")
+
+    def interrupted(self, event: ev.AttemptInterrupted) -> None:
+        trial = self._current(event)
+        life = self.ledger.lives.get((self._epoch, event.n, event.attempt))
+        free = (Cause.PREEMPTED, Cause.ENGINE_LOST, Cause.STORAGE, Cause.LOADING)
+        if event.cause in free and (life is None or life.end != event.cause):
+            raise Violation("I8", f"{event}, but the attempt's own story is {life}")
+        if event.cause not in (*free, Cause.DRIVER_LOST, Cause.DRIVER_STOPPED):
+            raise Violation("I8", f"{event} should have counted")
+        trial.status, trial.verdict = "PENDING", ""
+
+    # --- checkpoints
+
+    def staged(self, event: ev.CheckpointStaged) -> None:
+        trial = self._current(event)
+        weights = self.store.made.get(event.sealed)
+        last = trial.rows[-1] if trial.rows else None
+        if weights is None or last is None or weights.link != last.link:
+            raise Violation("I6", f"{event} holds {weights}, the last row is {last}")
+        if event.index != trial.next_index or any(k.sealed == event.sealed for k in trial.kept.values()):
+            raise Violation("I2", f"{event} of trial {trial.n} comes twice, or is not number {trial.next_index}")
+        trial.next_index += 1
+        trial.kept[event.index] = Kept(
+            event.index, event.sealed, len(trial.rows), last.metrics, trial.time_total
+        )
+
+    def committed(self, event: ev.CheckpointCommitted) -> None:
+        kept = self._kept(event.n, event.index, "staged")
+        weights = self.store.made[kept.sealed]
+        if event.digest != f"{weights.n}.{weights.step}.{weights.link}" or kept.sealed in self.store.lost_stages:
+            raise Violation("I2", f"{event} was committed from {weights}")
+        kept.stored, kept.digest = "committed", event.digest
+
+    def rejected(self, event: ev.CheckpointRejected) -> None:
+        kept = self.trials[event.n].kept.get(event.index)
+        if kept is None or kept.stored not in ("staged", "committed"):
+            raise Violation("I2", f"{event} is about {kept}")
+        path_end = f"/t{event.n}/checkpoint_{event.index:06d}"
+        rotten = any(path.endswith(path_end) for path in self.store.rotten)
+        unloadable = self.ledger.blamed.get((event.n, event.index), 0) >= 2
+        if kept.stored == "staged" and kept.sealed not in self.store.lost_stages:
+            raise Violation("I2", f"{event}: the staged files were good")
+        if kept.stored == "committed" and not rotten and not unloadable:
+            raise Violation("I2", f"{event}: the checkpoint is good")
+        kept.stored = "bad"
+
+    def drop(self, event: ev.CheckpointsDropped) -> None:
+        trial = self.trials[event.n]
+        for index in event.indexes:
+            kept = self._kept(event.n, index, "committed")
+            why = self._why_needed(trial, kept)
+            if why:
+                raise Violation("I3", f"checkpoint {index} of trial {trial.n} is dropped although it is {why}")
+        for index in event.indexes:
+            trial.kept[index].stored = "dropped"
+            self.dropped.add((event.n, index))
+
+    def deleted(self, event: ev.CheckpointsDeleted) -> None:
+        for index in event.indexes:
+            self._kept(event.n, index, "dropped")
+
+    def _why_needed(self, trial: Account, kept: Kept) -> str:
+        """Why this checkpoint must not go; "" if nothing needs it."""
+        rule = self.scenario.retention
+        if kept.index < trial.floor:
+            return ""
+        usable = trial.usable()
+        ended = trial.status == "TERMINATED" and rule.num_to_keep_overall is not None
+        if usable[-1] is kept and not ended:
+            return "the latest"
+        if trial.status == "RUNNING" and trial.source == kept.index:
+            own = [k for k in usable if k.index > kept.index]
+            if not own:
+                return "what the running attempt started from"
+        mine = self._goodness(kept)
+        better = sum((self._goodness(k), k.index) > (mine, kept.index) for k in usable)
+        among_best = rule.num_to_keep is None or better < rule.num_to_keep
+        if rule.num_to_keep_overall is None:
+            return "one of the best" if among_best else ""
+        others = [k for t in self.trials for k in t.usable() if k is not kept]
+        as_good = sum(self._goodness(k) >= mine for k in others)
+        return "one of the best of all" if among_best and as_good < rule.num_to_keep_overall else ""
+
+    def _goodness(self, kept: Kept) -> float:
+        rule = self.scenario.retention
+        order, name = rule.score_order, rule.score_attribute
+        if name is None:
+            return float(kept.index)
+        if name.startswith("min-"):
+            order, name = "min", name[4:]
+        value = kept.rows if name == "training_iteration" else kept.metrics.get(name)
+        if value is None or math.isnan(value):
+            return -math.inf
+        return float(value) if order == "max" else -float(value)
+
+    # --- helpers
+
+    def _kept(self, n: int, index: int, stored: str) -> Kept:
+        kept = self.trials[n].kept.get(index)
+        if kept is None or kept.stored != stored:
+            raise Violation("I2", f"checkpoint {index} of trial {n} should be {stored} and is {kept}")
+        return kept
+
+    def _in(self, event: Any, status: str) -> Account:
+        trial = self.trials[event.n]
+        if trial.status != status:
+            raise Violation("I7", f"{event} of a trial that is {trial.status}")
+        return trial
+
+    def _current(self, event: Any) -> Account:
+        trial = self._in(event, "RUNNING")
+        if event.attempt != trial.attempt:
+            raise Violation("I7", f"{event} of a trial that is in attempt {trial.attempt}")
+        return trial
+
+
+def _configs(scenario: Scenario) -> list[dict[str, Any]]:
+    plan, configs, mark = scenario.plan(), [], None
+    while (variant := plan.next(mark)) is not None:
+        configs.append(variant.config)
+        mark = variant.mark
+    return configs
+
+
+_CHECKS: dict[type, Callable[[Audit, Any], None]] = {
+    ev.EpochStarted: Audit.epoch,
+    ev.WorkerJoined: Audit.ignored,
+    ev.TrialCreated: Audit.created,
+    ev.TrialStarted: Audit.started,
+    ev.Reported: Audit.reported,
+    ev.CheckpointStaged: Audit.staged,
+    ev.CheckpointCommitted: Audit.committed,
+    ev.CheckpointRejected: Audit.rejected,
+    ev.CheckpointsDropped: Audit.drop,
+    ev.CheckpointsDeleted: Audit.deleted,
+    ev.TrialPaused: Audit.paused,
+    ev.TrialResumed: Audit.resumed,
+    ev.AttemptFailed: Audit.failed,
+    ev.AttemptInterrupted: Audit.interrupted,
+    ev.TrialErrored: Audit.errored,
+    ev.TrialTerminated: Audit.terminated,
+    ev.TrialRequeued: Audit.requeued,
+    ev.BudgetRenewed: Audit.budget_renewed,
+    ev.SearchEnded: Audit.search_ended,
+    ev.SearchReopened: Audit.search_reopened,
+    ev.Noted: Audit.ignored,
+    ev.DriverStopped: Audit.ignored,
+}
