@@ -47,6 +47,7 @@ def main() -> int:
 
 def _measure(name: str, quick: bool, with_peers: bool) -> bool:
     """Run one workload; False if holdfast itself could not be measured."""
+    print(f"measuring {name} ...", file=sys.stderr, flush=True)
     bench = Bench(name, quick=quick, with_peers=with_peers)
     try:
         importlib.import_module(f"benchmarks.{name}").run(bench)

@@ -198,7 +198,7 @@ class Bench:
         """Add a line to the table; a bar says itself whether more is better."""
         samples = {label: values for label, values in samples.items() if values}
         if samples:
-            self.rows.append(Row(measure, unit, samples, bar, bar is not None and not bar.at_most or higher))
+            self.rows.append(Row(measure, unit, samples, bar, (bar is not None and not bar.at_most) or higher))
 
     def figures(self, found: dict[str, list[dict[str, Any]]], key: str, factor: float = 1.0) -> dict[str, list[float]]:
         """One figure out of all samples of ``alternate``."""

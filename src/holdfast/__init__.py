@@ -115,7 +115,7 @@ _HOMES = {
     "holdfast.tuner": ("Tuner",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_SUBMODULES = frozenset({"callbacks", "schedulers", "search", "space", "stopper", "testing"})
+_SUBMODULES = frozenset({"callbacks", "logger", "schedulers", "search", "space", "stopper", "testing"})
 
 __all__ = [
     "BasicVariantGenerator",

@@ -52,6 +52,7 @@ class DriverProcess:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
+            start_new_session=True,
         )
         self.output = ""
 
@@ -71,8 +72,12 @@ class DriverProcess:
         self.process.send_signal(signal.SIGKILL)
         self.end()
 
-    def signal(self, number: signal.Signals) -> None:
-        self.process.send_signal(number)
+    def signal(self, number: signal.Signals, *, group: bool = False) -> None:
+        """Send a signal to the driver, or, as a terminal does, to all processes of its group."""
+        if group:
+            os.killpg(self.process.pid, number)
+        else:
+            self.process.send_signal(number)
 
     def end(self) -> tuple[int, str]:
         """Wait for the script's end: its exit code and everything it printed."""

@@ -764,5 +764,4 @@ def test_a_limit_for_the_whole_experiment_keeps_its_best_checkpoints(make_tuner)
     config = tune.CheckpointConfig(num_to_keep_overall=2, checkpoint_score_attribute="score")
     space = {"scores": tune.grid_search([[1, 9, 2], [3, 8, 4], [5, 6, 7]])}
     grid = make_tuner(scores, space, checkpoint_config=config).fit()
-    kept = {result.trial_id: checkpoints(result) for result in grid}
-    assert [names for names in kept.values()] == [["checkpoint_000001"], ["checkpoint_000001"], []]
+    assert [checkpoints(result) for result in grid] == [["checkpoint_000001"], ["checkpoint_000001"], []]

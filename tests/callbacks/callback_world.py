@@ -1,4 +1,4 @@
-"""A small experiment made of events, and readers of the files that loggers write that share no code with the loggers."""
+"""A small experiment made of events, and readers of the files that share no code with the loggers."""
 
 from __future__ import annotations
 
@@ -101,8 +101,8 @@ class Loggers:
     def __init__(self, world: World) -> None:
         self.world = world
         self.writer = FileWriter(linger_s=3600)
-        callbacks = [JsonLoggerCallback(), CSVLoggerCallback(), TBXLoggerCallback()]
-        self.list = CallbackList(callbacks, self.writer)
+        self.callbacks = [JsonLoggerCallback(), CSVLoggerCallback(), TBXLoggerCallback()]
+        self.list = CallbackList(self.callbacks, self.writer)
 
     def start(self, n: int = 0, index: int | None = None) -> None:
         trial = self.world.start(n, index)
@@ -121,7 +121,8 @@ class Loggers:
 
     def sync(self, n: int = 0) -> None:
         trial = self.world.trials[n]
-        self.list.sync_rows(trial, trial.record.rows, trial.load_rows)
+        for callback in self.callbacks:
+            callback.sync_rows(trial, trial.record.rows, trial.load_rows)
 
     def close(self) -> None:
         assert self.writer.close()

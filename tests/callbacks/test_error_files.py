@@ -84,6 +84,6 @@ def test_a_trial_that_never_failed_has_no_error_files(tmp_path: Path) -> None:
     world = World(tmp_path)
     trial = world.create()
     writer = FileWriter()
-    ErrorFiles(writer).sync(trial, lambda: [])
+    ErrorFiles(writer).sync(trial, list)
     assert writer.close()
     assert list(tmp_path.iterdir()) == []

@@ -168,5 +168,40 @@ def test_what_is_known_about_a_trial_is_forgotten_when_it_ends(tmp_path: Path) -
     loggers.start()
     loggers.report(loss=1)
     loggers.end()
-    assert all(not callback._logs for callback in loggers.list.callbacks)  # type: ignore[attr-defined]
+    assert all(not callback._logs for callback in loggers.callbacks)
     loggers.close()
+
+
+def test_loggers_can_be_pickled_after_a_run_and_used_again(tmp_path: Path) -> None:
+    world = World(tmp_path / "first")
+    loggers = Loggers(world)
+    world.create()
+    loggers.start()
+    loggers.report(loss=1)
+    loggers.close()
+    again = Loggers(World(tmp_path / "second"))
+    again.callbacks = pickle.loads(pickle.dumps(loggers.callbacks))
+    again.list = CallbackList(again.callbacks, again.writer)
+    again.world.create()
+    again.start()
+    again.report(loss=2)
+    again.close()
+    assert [row["loss"] for row in json_rows(again.world.trials[0].path)] == [2]
+
+
+def test_a_subclass_need_not_call_our_constructor(tmp_path: Path) -> None:
+    class Mine(JsonLoggerCallback):
+        def __init__(self, factor: int) -> None:
+            self.factor = factor
+
+        def log_trial_result(self, iteration: int, trial: Any, result: dict[str, Any]) -> None:
+            super().log_trial_result(iteration, trial, {**result, "loss": result["loss"] * self.factor})
+
+    world = World(tmp_path)
+    world.create()
+    trial = world.start()
+    callbacks = CallbackList([Mine(10)])
+    callbacks.call("setup", stop=None, num_samples=1, total_num_samples=1)
+    callbacks.on_trial_result(1, world.trials, trial, world.report(loss=1))
+    callbacks.call("on_experiment_end", trials=world.trials)
+    assert [row["loss"] for row in json_rows(trial.path)] == [10]

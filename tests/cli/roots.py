@@ -6,6 +6,7 @@ Every event is folded as it is written, so a script that no driver could have wr
 from __future__ import annotations
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ START = 1_700_000_000.0
 
 
 class RootWriter:
-    """One experiment and the driver that writes it; ``reopen`` makes the next driver."""
+    """One experiment and its drivers: ``open`` makes one, ``finish`` or ``die`` ends it."""
 
     def __init__(self, path: Path, **facts: Any) -> None:
         self.path = path
@@ -170,6 +171,15 @@ class RootWriter:
 
     def reject(self, n: int, index: int, reason: str) -> None:
         self.add(ev.CheckpointRejected(self.tick(), n, index, reason))
+
+    def drop(self, n: int) -> None:
+        """Checkpoints that the rule no longer keeps go."""
+        indexes = self.spec.retention.obsolete(self.state, self.state.trials[n])
+        if indexes:
+            self.add(ev.CheckpointsDropped(self.tick(), n, indexes))
+            for index in indexes:
+                shutil.rmtree(self.checkpoint_dir(n, index))
+            self.add(ev.CheckpointsDeleted(self.tick(), n, indexes))
 
     def trial(self, n: int) -> Trial:
         return self.state.trials[n]

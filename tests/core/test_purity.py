@@ -10,7 +10,7 @@ FORBIDDEN_IN_CORE = {"time", "os", "random", "uuid", "logging", "threading", "as
 LAYERS = [
     {"__main__"},
     {"cli", "ui", "compat", "integrations", "testing"},
-    {"tuner", "results"},
+    {"tuner", "results", "logger"},
     {"controller"},
     {"engines"},
     {"trainable"},

@@ -5,7 +5,6 @@ Owns the hooks and the order of calls. Must never decide what an exception in a 
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -149,14 +148,6 @@ class CallbackList:
         """``call("on_trial_result", ...)``, for the loop."""
         for function in self._on_result:
             function(iteration=iteration, trials=trials, trial=trial, result=result)
-
-    def sync_rows(self, trial: TrialView, rows: int, load: Callable[[], Iterable[Mapping[str, Any]]]) -> None:
-        """Make the files of a trial show its first ``rows`` rows; ``load`` gives them, if files are to be rewritten."""
-        load_once = functools.cache(lambda: list(load()))
-        for callback in self.callbacks:
-            sync = getattr(callback, "sync_rows", None)
-            if sync is not None:
-                sync(trial, rows, load_once)
 
     def get_state(self) -> dict[int, dict[str, Any]]:
         """What callbacks want remembered, by position; empty if none does."""

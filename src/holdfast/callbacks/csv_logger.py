@@ -59,8 +59,8 @@ class _Shape:
 class CSVLoggerCallback(FileLogger):
     """Writes each result as a line of ``progress.csv``."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def _reset(self) -> None:
+        super()._reset()
         self._shapes: dict[tuple[str, ...], _Shape] = {}
         self._recent: _Shape | None = None  # that of the last row with new keys: the next trial's may be the same
 
@@ -122,7 +122,7 @@ class CSVLoggerCallback(FileLogger):
 def _line_ends(data: bytes) -> list[int]:
     """Where each line ends that is whole: line breaks in quotes do not count, and zeros are what a crash may leave."""
     ends: list[int] = []
-    start = quotes = begin = 0
+    start = quotes = 0
     while True:
         end = data.find(b"\n", start) + 1
         if not end or b"\0" in data[start:end]:
@@ -130,7 +130,6 @@ def _line_ends(data: bytes) -> list[int]:
         quotes += data.count(b'"', start, end)
         if not quotes % 2:
             ends.append(end)
-            begin = end
         start = end
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import pickle
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from holdfast.callbacks.callback import Callback
 from holdfast.callbacks.file_writer import FileWriter
@@ -99,10 +99,23 @@ class FileLogger(LoggerCallback):
     Durability: a row is in the file when ``writer.flush()`` has returned True after it was logged.
     """
 
-    def __init__(self) -> None:
+    _OF_ONE_RUN = frozenset({"_writer", "_own_writer", "_logs", "_shapes", "_recent"})
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        # Not in __init__: a user's subclass need not call ours, and unpickling does not either.
+        logger = super().__new__(cls)
+        logger._reset()
+        return logger
+
+    def _reset(self) -> None:
+        """Know nothing of any run."""
         self._writer: FileWriter | None = None
         self._own_writer = False
         self._logs: dict[str, TrialLog] = {}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Settings are pickled with their callbacks, perhaps after a run: nothing of that run may come along."""
+        return {name: value for name, value in vars(self).items() if name not in self._OF_ONE_RUN}
 
     # --- what a format defines
 

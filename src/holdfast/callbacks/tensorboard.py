@@ -277,8 +277,8 @@ class TBXLoggerCallback(FileLogger):
     The step is ``timesteps_total`` if the trial reports it, else ``training_iteration``.
     """
 
-    def __init__(self) -> None:
-        super().__init__()
+    def _reset(self) -> None:
+        super()._reset()
         self._shapes: dict[tuple[int, tuple[str, ...], tuple[str, ...]], _Shape] = {}
         self._recent: _Shape | None = None
 
@@ -286,15 +286,16 @@ class TBXLoggerCallback(FileLogger):
         return f"events.out.tfevents.{int(trial.record.created_at)}.{trial.trial_id}"
 
     def encode(self, log: TrialLog, trial: TrialView, result: Mapping[str, Any]) -> bytes:
-        shape = self._recent  # trials tend to report the same keys
+        shape: _Shape | None = log.extra or self._recent  # trials tend to report the same keys
         values = self._fast_values(shape, result) if shape is not None else None
         if shape is None or values is None:
             shape, values = self._slow_values(result)
             self._recent = shape
+        log.extra = shape
         step = result.get("timesteps_total") or result.get("training_iteration")
         if type(step) is not int or not 0 <= step < _FAR_FUTURE:
             step = log.rows + 1
-        wall_time = result.get("timestamp")
+        wall_time: Any = result.get("timestamp")
         if type(wall_time) not in _NUMBERS or not abs(wall_time) < _FAR_FUTURE:
             wall_time = trial.record.last_at
         record = shape.record(wall_time, step, values)
@@ -316,7 +317,7 @@ class TBXLoggerCallback(FileLogger):
     def _slow_values(self, result: Mapping[str, Any]) -> tuple[_Shape, Sequence[float]]:
         flat = flatten_result({key: value for key, value in result.items() if key not in _LEFT_OUT})
         numbers = {key: value for key, value in flat.items() if _is_number(value)}
-        # With a nested or empty dict in it, keys of the result are missing here, and the next must be looked at as well.
+        # If a dict was flattened, keys of the result are not looked at here; then the next may not take the fast way.
         is_flat = len(flat) + sum(key in result for key in _LEFT_OUT) == len(result)
         key = (len(result) if is_flat else -1, tuple(numbers), tuple(key for key in flat if key not in numbers))
         shape = self._shapes.get(key)

@@ -5,6 +5,7 @@ Exit codes: 0 all well, 1 damage found or the work failed, 2 the command cannot 
 
 from __future__ import annotations
 
+import argparse
 import gc
 import os
 import sys
@@ -26,9 +27,18 @@ def main(argv: Sequence[str] | None = None) -> int:
         The exit code.
     """
     arguments = make_parser().parse_args(argv)
+    collecting = gc.isenabled()
     if arguments.run != "resume":
         # These read, print and end: collecting cycles among the trials would take longer than the reading.
         gc.disable()
+    try:
+        return _run(arguments)
+    finally:
+        if collecting:
+            gc.enable()
+
+
+def _run(arguments: argparse.Namespace) -> int:
     from importlib import import_module
 
     try:
@@ -38,13 +48,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except UsageError as error:
         return _fail(error, USAGE)
-    except TuneError as error:
-        return _fail(error, FAILED)
     except BrokenPipeError:
         # The reader, `head` for example, has seen enough. Python would complain once more while it exits.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OK
-    except OSError as error:
+    except (TuneError, OSError) as error:
         return _fail(error, FAILED)
     except KeyboardInterrupt:
         return INTERRUPTED

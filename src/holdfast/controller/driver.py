@@ -22,7 +22,6 @@ from holdfast.callbacks.callback import callbacks_from_paths, default_callbacks
 from holdfast.callbacks.progress import ExperimentFacts, make_display
 from holdfast.callbacks.rows import ResultBuilder
 from holdfast.callbacks.trial_view import ExperimentInfo
-from holdfast.checkpoints.commit import sweep
 from holdfast.checkpoints.keeper import CheckpointKeeper
 from holdfast.config import Environment, LocalEngine, ResumeConfig
 from holdfast.controller.clock import RealClock
@@ -152,7 +151,7 @@ class Driver:
         state, edges, hooks = controller.state, controller.edges, self._hooks
         resumed = bool(state.trials)
         former = state.stopped or "the driver that ran it was lost"
-        self._sweep(state)
+        self._kit.tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
         controller.record(ev.EpochStarted(edges.clock.now(), claim.epoch, claim.writer, claim.host, claim.pid))
         if resumed:
             resume = self._resume
@@ -188,11 +187,9 @@ class Driver:
         try:
             while not controller.done():
                 controller.step()
-                snapshots.maybe()
+                if snapshots.maybe():
+                    self._hooks.keep_states()
                 shortage.look(clock.now())
-        except KeyboardInterrupt:
-            state.session.draining = state.session.draining or "SIGINT"
-            self._hooks.trouble("interrupted again: leaving at once")
         finally:
             gc.set_threshold(*thresholds)
 
@@ -213,6 +210,7 @@ class Driver:
                 f"of {self._experiment.root.path}."
             )
         hooks.finish(reason)
+        self._kit.tidy(state, {*state.session.untidy, *(event.n for event in running)})
         snapshots.finish()
 
     # --- the parts
@@ -314,14 +312,6 @@ class Driver:
             keep_value=self._kit.keep_values,
             names=partial(self._kit.names, state),
         )
-
-    def _sweep(self, state: State) -> None:
-        """Remove what attempts of an earlier driver had begun to stage and never reported."""
-        for n in state.running:
-            directory = self._kit.directory(state, n)
-            if directory.is_dir():
-                keep = {r.sealed for r in state.trials[n].checkpoints if (n, r.index) in state.staged}
-                sweep(directory, keep)
 
 
 def make_info(experiment: Experiment) -> ExperimentInfo:

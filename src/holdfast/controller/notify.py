@@ -162,9 +162,6 @@ class Notifier:
 
     def _started(self, event: ev.TrialStarted, _: Any) -> None:
         trial = self._trials[event.n]
-        if event.attempt > 1:
-            for file_logger in self._loggers:
-                file_logger.sync_rows(trial, event.rows, lambda: self._history.rows(event.n)[: event.rows])
         self._tell("on_trial_start", trial)
         if event.source is not None:
             self._tell("on_trial_restore", trial)
@@ -262,8 +259,9 @@ class Notifier:
         try:
             if self._callbacks.wants("on_experiment_end"):
                 self._callbacks.call("on_experiment_end", trials=self._trials)
+            self.keep_states()
         except Exception:
-            logger.exception("a callback failed in on_experiment_end, after the run had failed already")
+            logger.exception("a callback failed while the run was being ended, after that had failed already")
         self._display.end(
             self._state, self._facts, RunSummary(at=self._clock.now(), outcome=Outcome.FAILED, reason=reason)
         )

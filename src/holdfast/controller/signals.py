@@ -1,4 +1,4 @@
-"""Signals: SIGINT, SIGTERM and SIGHUP ask for an orderly end; a second SIGINT is immediate.
+"""Signals: SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask for an orderly end; a second SIGINT is immediate.
 
 Handlers only set flags and wake the loop: saving inside a handler is how checkpoints get torn. They are installed for
 the time of ``fit()``, in the main thread only; elsewhere signals are left alone.
@@ -15,7 +15,7 @@ from types import FrameType
 from typing import Any
 
 EXIT_AFTER = {signal.SIGTERM: 143, signal.SIGHUP: 129}
-"""These end the process after the orderly stop; after SIGINT ``fit()`` returns."""
+"""These end the process after the orderly stop; after SIGINT and SIGUSR1 ``fit()`` returns."""
 
 
 class SignalWatch:
@@ -61,6 +61,8 @@ def watch_signals(on_end: Callable[[str], None], *, sigint: bool = True) -> Iter
     for number in wanted:
         if signal.getsignal(number) is not signal.SIG_IGN:  # nohup stays nohup
             former[number] = signal.signal(number, handle)
+    if signal.getsignal(signal.SIGUSR1) is signal.SIG_DFL:  # else it has a meaning of the user's own
+        former[signal.SIGUSR1] = signal.signal(signal.SIGUSR1, handle)
     try:
         yield watch
     finally:

@@ -64,13 +64,14 @@ class Snapshotter:
         self._thread: threading.Thread | None = None
         self._failed = False
 
-    def maybe(self) -> None:
-        """Take one if it is due and the last one is on disk."""
+    def maybe(self) -> bool:
+        """Take one if it is due and the last one is on disk; whether that was so."""
         now = self._clock.now()
         if now < self._due or (self._thread is not None and self._thread.is_alive()):
-            return
+            return False
         self._take(background=True)
         self._due = now + next_period(self._clock.now() - now, self._fixed_s)
+        return True
 
     def finish(self) -> None:
         """Take the last one and wait for it."""

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from typing import Any
 
 from holdfast.callbacks.trial_view import ExperimentInfo, TrialPreview, trial_dirname, trial_name
+from holdfast.checkpoints.commit import sweep
 from holdfast.controller.experiment import Experiment
 from holdfast.controller.spec import PRIVATE, store_value
 from holdfast.core.state import State
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, StorageError
 from holdfast.resources import PlacementGroupFactory, asks_by_config, flat_request, resources_of
 from holdfast.search.base import Proposal
 from holdfast.space.objects import make_marker, restore_objects
@@ -84,9 +86,21 @@ class TrialKit:
         """Where a trial's files are."""
         return self._experiment.root.path / trial_dirname(self._info, state.trials[n])
 
+    def tidy(self, state: State, trials: set[int]) -> None:
+        """Remove what attempts of these trials had begun to stage when they were killed, and never reported."""
+        for n in trials:
+            trial = state.trials[n]
+            keep = {record.sealed for record in trial.checkpoints if (n, record.index) in state.staged}
+            if trial.attempt:
+                with contextlib.suppress(StorageError):  # it costs space and nothing else
+                    sweep(self.directory(state, n), keep)
+            state.session.untidy.discard(n)
+
     def run_message(self, state: State, n: int) -> Run:
         """What a worker needs to run the attempt that the state says the trial is in."""
         trial, info = state.trials[n], self._info
+        if n in state.session.untidy:
+            self.tidy(state, {n})
         checkpoint = None
         if trial.source is not None:
             donor, index = trial.source

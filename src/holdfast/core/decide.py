@@ -70,7 +70,7 @@ def _judge(turn: Turn, trial: Trial, o: ob.Report) -> tuple[str, str]:
 
     def result() -> dict[str, Any]:
         if not made:
-            made.append(policies.result(state, trial, o.metrics, o.dt, turn.at))
+            made.append(policies.result(state, trial, o.metrics, o.dt, turn.at, o.worker))
         return made[0]
 
     why = state.stopping or policies.stop.why_stop(trial, result)

@@ -64,5 +64,5 @@ class Policies(msgspec.Struct):
     rules: Rules
     scheduler: Scheduler
     stop: StopRule
-    result: Callable[[State, Trial, Mapping[str, Any], float, float], dict[str, Any]]
-    """(state, trial, metrics, dt, at) -> the full result with the auto-filled keys, before the event is applied."""
+    result: Callable[[State, Trial, Mapping[str, Any], float, float, int], dict[str, Any]]
+    """(state, trial, metrics, dt, at, worker) -> the full result with the auto-filled keys, before it is applied."""

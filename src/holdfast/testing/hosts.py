@@ -65,6 +65,10 @@ class SyncedJournal:
         return self.journal.written_seq
 
     @property
+    def accepted_seq(self) -> int:
+        return self.journal.accepted_seq
+
+    @property
     def synced_seq(self) -> int:
         return self.journal.synced_seq
 

@@ -29,6 +29,7 @@ class Training:
     checkpoint_every: int  # 0: never
     is_class: bool
     at_end: bool
+    returns_last: bool  # a function returns its last metrics instead of reporting them
     scores: tuple[float | None, ...]  # by step, repeated; None: not reported
 
 
@@ -89,6 +90,9 @@ class Trainer:
             mishap = self._mishaps.in_step()
             if mishap:
                 return (yield from self._fail(mishap))
+            if self._plan.returns_last and self._weights.step + 1 >= self._plan.steps:
+                yield self._last_words()
+                break
             decision = yield from self._report()
             if decision.go != "go":
                 yield from self._save_last(decision)
@@ -116,18 +120,29 @@ class Trainer:
         yield Die(mishap, f"died of {mishap}")
         raise AssertionError("a dead process goes on")
 
-    def _report(self) -> Generator[Wish, Any, Decision]:
-        plan, process = self._plan, self._process
+    def _train(self) -> dict[str, Any]:
+        """One step; returns its metrics."""
+        plan = self._plan
         self._weights = weights = self._ledger.send(
-            self._epoch, self._run.attempt, self._weights, process.ordinal + 1
+            self._epoch, self._run.attempt, self._weights, self._process.ordinal + 1
         )
         metrics: dict[str, Any] = {"step": weights.step, "link": weights.link}
         score = plan.scores[(weights.step + weights.n) % len(plan.scores)]
         if score is not None:
             metrics["score"] = score
-        done = plan.is_class and weights.step >= plan.steps
-        if done:
+        if plan.is_class and weights.step >= plan.steps:
             metrics["done"] = True
+        return metrics
+
+    def _last_words(self) -> Tell:
+        """What a function returns: nobody waits for an answer."""
+        metrics = self._train()
+        return Tell(Report(*self._who, self._process.ordinal + 1, self._plan.step_s, metrics, final=True))
+
+    def _report(self) -> Generator[Wish, Any, Decision]:
+        plan, process = self._plan, self._process
+        metrics = self._train()
+        weights, done = self._weights, "done" in metrics
         due = plan.checkpoint_every and weights.step % plan.checkpoint_every == 0
         if not plan.is_class and process.save_soon and plan.checkpoint_every:
             due, process.save_soon = True, False
@@ -182,6 +197,3 @@ def scripted(process: Process) -> Program:
             if decision.go != "go":
                 return Stopped(*who)
     return Returned(*who)
-
-
-__all__ = ["Mishaps", "Report", "Trainer", "Training", "scripted"]

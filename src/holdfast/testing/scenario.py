@@ -66,6 +66,7 @@ class Scenario:
     checkpoint_every: int
     is_class: bool
     at_end: bool
+    returns_last: bool
     scores: tuple[float | None, ...]
     retention: Retention
     max_failures: int
@@ -96,6 +97,7 @@ class Scenario:
             checkpoint_every=self.checkpoint_every,
             is_class=self.is_class,
             at_end=self.at_end,
+            returns_last=self.returns_last,
             scores=self.scores,
         )
 
@@ -128,6 +130,7 @@ def draw_scenario(seed: int, rng: Rng) -> Scenario:
         checkpoint_every=pick(rng, (0, 1, 1, 2, 3, 5)),
         is_class=is_class,
         at_end=is_class and rng.random() < 0.6,
+        returns_last=not is_class and rng.random() < 0.3,
         scores=_draw_scores(rng),
         retention=retention,
         max_failures=pick(rng, (0, 0, 1, 2, 3, -1)),

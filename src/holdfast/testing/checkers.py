@@ -1,0 +1,129 @@
+"""Compares states with each other and with what the audit of the journal found.
+
+Owns I5 (folding the journal gives the live state, with and without a snapshot), I9 (nothing is claimed that a power cut
+would take back) and what must hold when a story is over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.controller.opening import open_state
+from holdfast.core.retention import Retention
+from holdfast.core.state import State
+from holdfast.journal.snapshot import Snapshot, SnapshotStore
+from holdfast.testing.audit import Account, Audit
+from holdfast.testing.disk import DiskView, MemoryDisk
+from holdfast.testing.ledger import Violation
+
+_encode = msgspec.msgpack.Encoder().encode
+
+
+class _NoSnapshots(SnapshotStore):
+    def load(self) -> Snapshot | None:
+        return None
+
+
+def durable_fields(state: State) -> dict[str, Any]:
+    """Everything of a state that must be the same for everybody who folds the same journal."""
+    return {
+        "trials": [_encode(trial) for trial in state.trials],
+        "by_id": state.by_id,
+        "counts": state.counts,
+        "pending": {*state.pending, *state.session.parked},
+        "paused": set(state.paused),
+        "running": set(state.running),
+        "staged": set(state.staged),
+        "dropping": set(state.dropping),
+        "holds": state.holds,
+        "overall": state.overall,
+        "workers": state.workers,
+        "uniform": state.uniform,
+        "search_ended": state.search_ended,
+        "stopping": state.stopping,
+        "mark": state.mark,
+        "total_failures": state.total_failures,
+        "reports": state.reports,
+        "any_checkpoint": state.any_checkpoint,
+        "epoch": (state.epoch, state.epoch_at, state.last_at, state.lived_s),
+        "stopped": state.stopped,
+        "used": {name: amount for name, amount in state.session.used.items() if amount},
+    }
+
+
+def refold(root: str, disk: MemoryDisk, retention: Retention) -> State:
+    """The state that the journal alone adds up to."""
+    view = DiskView(disk)
+    return open_state(Path(root), retention, store=_NoSnapshots(root, disk=view), disk=view).state
+
+
+def same_state(one: State, other: State, what: str) -> None:
+    """Both must agree in every durable field."""
+    left, right = durable_fields(one), durable_fields(other)
+    for name, value in left.items():
+        if value != right[name]:
+            if name == "trials":
+                pairs = zip(one.trials, other.trials, strict=False)
+                differing = [(a, b) for a, b in pairs if _encode(a) != _encode(b)]
+                raise Violation("I5", f"{what}: trials differ: {differing}")
+            raise Violation("I5", f"{what}: {name} is {value}, and {right[name]} in the other")
+
+
+def durable_copy(disk: MemoryDisk) -> MemoryDisk:
+    """The disk as a power cut would leave it at worst."""
+    copy = MemoryDisk()
+    for path, data in disk.durable().items():
+        copy.put(path, data)
+    return copy
+
+
+def check_claims(root: str, disk: MemoryDisk, retention: Retention, state: State) -> None:
+    """A driver says that it is done: all of its state must survive a power cut right now (I9)."""
+    if state.staged or state.running:
+        raise Violation("I9", f"a driver has left with {state.staged} uncommitted and {state.running} running")
+    try:
+        same_state(state, refold(root, durable_copy(disk), retention), "what the driver claims, and what is durable")
+    except Violation as error:
+        raise Violation("I9", str(error)) from None
+
+
+def check_over(audit: Audit, state: State, checkpoints: Mapping[str, Any], root: str) -> None:
+    """What must hold when a story is over and nothing goes wrong any more."""
+    if len(audit.trials) != len(state.trials):
+        raise Violation("I5", f"{len(state.trials)} trials, {len(audit.trials)} in the journal")
+    if state.pending or state.paused or state.running or state.session.parked or not state.search_ended:
+        raise Violation("liveness", f"the story is over with {state.counts} and the search {state.search_ended!r}")
+    for account, trial in zip(audit.trials, state.trials, strict=True):
+        last = account.rows[-1].metrics if account.rows else None
+        if (trial.status, trial.rows, trial.iteration) != (account.status, len(account.rows), len(account.rows)):
+            raise Violation("I6", f"trial {trial.n}: {trial.status}, {trial.rows} rows, by the journal {account}")
+        if account.rows and _encode(trial.metrics) != _encode(last):
+            raise Violation("I6", f"trial {trial.n} shows {trial.metrics}, its last row is {last}")
+        if abs(trial.time_total - account.time_total) > 1e-6:
+            raise Violation("I6", f"trial {trial.n} took {trial.time_total} s, by its rows {account.time_total} s")
+    _check_directories(audit, state, checkpoints, root)
+
+
+def _check_directories(audit: Audit, state: State, checkpoints: Mapping[str, Any], root: str) -> None:
+    """Every checkpoint that the journal knows is there, and none that it has deleted."""
+    undeleted = state.session.undeleted
+    for account in audit.trials:
+        for kept in account.kept.values():
+            path = f"{root}/t{account.n}/checkpoint_{kept.index:06d}"
+            found = checkpoints.get(path)
+            if kept.stored == "committed" and (found is None or not found.manifest or found.digest != kept.digest):
+                raise Violation("I3", f"{path} should exist and is {found}")
+            if kept.stored == "dropped" and found is not None and (account.n, kept.index) not in undeleted:
+                raise Violation("I3", f"{path} was dropped and is still there")
+        _check_number(account, audit)
+
+
+def _check_number(account: Account, audit: Audit) -> None:
+    """Retention keeps no more than it was asked to, and the latest."""
+    limit = audit.scenario.retention.num_to_keep
+    if limit is not None and len(account.usable()) > limit + 1:
+        raise Violation("I3", f"trial {account.n} keeps {len(account.usable())} checkpoints, the limit is {limit}")

@@ -1,0 +1,185 @@
+"""``holdfast verify`` and ``repair``: every kind of damage is named, and nothing is changed without being asked."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from roots import RootWriter, many_trials, small_experiment
+
+from holdfast.core import events as ev
+from holdfast.core.retention import Retention
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> RootWriter:
+    return small_experiment(tmp_path / "exp").die()
+
+
+def flip(file: Path, place: float = 0.5) -> None:
+    data = bytearray(file.read_bytes())
+    data[int(len(data) * place)] ^= 0xFF
+    file.write_bytes(data)
+
+
+def content(path: Path) -> dict[str, bytes]:
+    return {str(each): each.read_bytes() for each in sorted(path.rglob("*")) if each.is_file()}
+
+
+def segment(root: RootWriter) -> Path:
+    return sorted((root.path / ".holdfast" / "journal").iterdir())[0]
+
+
+def test_a_whole_experiment_is_whole(root: RootWriter, holdfast: Callable[..., Any]) -> None:
+    before = content(root.path)
+    answer = holdfast("verify", root.path)
+    assert answer.code == 0
+    assert "whole: 34 records and 5 checkpoints (37 B) are as they were written" in answer.out
+    assert content(root.path) == before
+
+
+def test_a_live_experiment_can_be_verified(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = small_experiment(tmp_path / "exp")
+    root.snapshot()
+    root.report(3, {"loss": 1.0})
+    answer = holdfast("verify", root.path)
+    assert answer.code == 0, answer.out
+    root.finish()
+
+
+def test_a_damaged_checkpoint_is_named_with_its_file(root: RootWriter, holdfast: Callable[..., Any]) -> None:
+    flip(root.checkpoint_dir(0, 1) / "model.txt")
+    (root.checkpoint_dir(2, 0) / "model.txt").unlink()
+    answer = holdfast("verify", root.path)
+    assert answer.code == 1
+    assert "checkpoint_000001: the content of model.txt is not what was saved" in answer.out
+    assert "checkpoint_000000: model.txt is missing" in answer.out
+    assert "2 damaged places" in answer.out
+
+
+def test_a_checkpoint_that_vanished_is_damage(root: RootWriter, holdfast: Callable[..., Any]) -> None:
+    import shutil
+
+    shutil.rmtree(root.checkpoint_dir(0, 2))
+    answer = holdfast("verify", root.path, "--json")
+    assert answer.code == 1
+    facts = json.loads(answer.out)
+    assert facts["whole"] is False
+    assert [finding["message"] for finding in facts["findings"]] == ["the directory is missing"]
+    assert facts["findings"][0]["file"].endswith("checkpoint_000002")
+
+
+def test_a_damaged_journal_is_named_with_file_and_byte(root: RootWriter, holdfast: Callable[..., Any]) -> None:
+    flip(segment(root))
+    before = content(root.path)
+    answer = holdfast("verify", root.path)
+    assert answer.code == 1
+    assert f"damage: .holdfast/journal/{segment(root).name} at byte" in answer.out
+    assert content(root.path) == before
+
+
+def test_a_torn_tail_is_no_damage(root: RootWriter, holdfast: Callable[..., Any]) -> None:
+    with segment(root).open("ab") as file:
+        file.write(b"half a rec")
+    answer = holdfast("verify", root.path)
+    assert answer.code == 0
+    assert "note: .holdfast/journal/" in answer.out
+    assert "torn tail" in answer.out
+
+
+def test_a_record_that_does_not_fit_the_history_is_damage(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = RootWriter(tmp_path / "exp").open()
+    root.create({})
+    root.journal.append([ev.encode(ev.TrialPaused(root.tick(), 0, 1)), b"\xc1"])
+    answer = holdfast("verify", root.die().path)
+    assert answer.code == 1
+    assert "record 4 does not fit the history before it" in answer.out
+
+
+def test_damaged_facts_are_damage(root: RootWriter, holdfast: Callable[..., Any]) -> None:
+    (root.path / ".holdfast" / "spec.json").write_text('{"format": 1, "uid')
+    answer = holdfast("verify", root.path)
+    assert answer.code == 1
+    assert "damage: .holdfast/spec.json" in answer.out
+
+
+@pytest.mark.parametrize("kind", ["hfs", "hfa"])
+def test_a_damaged_snapshot_is_named_and_nothing_is_lost(
+    tmp_path: Path, holdfast: Callable[..., Any], kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    root = many_trials(tmp_path / "exp", 20, snapshot=True)
+    assert holdfast("verify", root.path).code == 0
+    file = next((root.path / ".holdfast" / "snapshots").glob(f"*.{kind}"))
+    flip(file, 0.9)
+    caplog.clear()
+    answer = holdfast("verify", root.path)
+    assert answer.code == 1
+    assert "damage: .holdfast/snapshots/" in answer.out
+    assert "nothing is lost" in answer.out
+    assert caplog.text == ""
+    assert len(json.loads(holdfast("status", root.path, "--json").out)["trials"]) == 20
+
+
+def test_a_snapshot_that_contradicts_the_journal_is_damage(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = RootWriter(tmp_path / "exp").open()
+    root.create({"lr": 1})
+    root.start(0)
+    root.report(0, {"loss": 1.0})
+    root.end(0)
+    root.state.trials[0].iteration = 77
+    root.snapshot()
+    answer = holdfast("verify", root.die().path)
+    assert answer.code == 1
+    assert "the snapshot contradicts the journal" in answer.out
+
+
+def test_rejected_and_unfinished_checkpoints_are_notes(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = RootWriter(tmp_path / "exp", retention=Retention(num_to_keep=5)).open()
+    root.create({})
+    root.start(0)
+    for step in range(2):
+        root.report(0, {"loss": 1.0})
+        root.save(0, {"a": str(step)})
+    root.reject(0, 1, "a is missing")
+    root.report(0, {"loss": 1.0})
+    root.stage(0, {"a": "2"})
+    answer = holdfast("verify", root.finish("SIGINT").path)
+    assert answer.code == 0
+    assert "checkpoint_000001: rejected earlier and not used: a is missing" in answer.out
+    assert "checkpoint_000002: written but not committed" in answer.out
+
+
+# --- repair
+
+
+def test_repair_without_an_answer_changes_nothing(root: RootWriter, holdfast: Callable[..., Any]) -> None:
+    flip(segment(root))
+    before = content(root.path)
+    answer = holdfast("repair", root.path)
+    assert answer.code == 2
+    assert "add --yes" in answer.err
+    assert content(root.path) == before
+
+
+def test_repair_keeps_a_copy_and_makes_the_experiment_readable(root: RootWriter, holdfast: Callable[..., Any]) -> None:
+    flip(segment(root), 0.8)
+    assert holdfast("status", root.path).code == 1
+    damaged = segment(root).read_bytes()
+    answer = holdfast("repair", root.path, "--yes")
+    assert answer.code == 0
+    assert "records kept" in answer.out
+    assert (root.path / ".holdfast" / "damaged-1" / segment(root).name).read_bytes() == damaged
+    assert holdfast("status", root.path).code == 0
+    assert holdfast("repair", root.path).out.startswith(f"The journal of {root.path} is whole")
+
+
+def test_repair_refuses_an_experiment_that_is_being_written(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = small_experiment(tmp_path / "exp")
+    flip(segment(root))
+    answer = holdfast("repair", root.path, "--yes")
+    assert answer.code == 1
+    assert "is being written by" in answer.err
+    root.die()
