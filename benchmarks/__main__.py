@@ -5,8 +5,11 @@ from __future__ import annotations
 import argparse
 import importlib
 import json
+import shutil
 import sys
+import tempfile
 import traceback
+from pathlib import Path
 
 from benchmarks.harness import OURS, RESULTS, Bench, markdown, show
 
@@ -41,21 +44,25 @@ def main() -> int:
         kept = [RESULTS / f"{name}.json" for name in names]
         print(markdown([json.loads(path.read_text()) for path in kept if path.is_file()]))
         return 0
-    complete = [_measure(name, options.quick, not options.no_peers) for name in names]
-    return 0 if all(complete) else 1
-
-
-def _measure(name: str, quick: bool, with_peers: bool) -> bool:
-    """Run one workload; False if holdfast itself could not be measured."""
-    print(f"measuring {name} ...", file=sys.stderr, flush=True)
-    bench = Bench(name, quick=quick, with_peers=with_peers)
+    RESULTS.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=RESULTS))
     try:
-        importlib.import_module(f"benchmarks.{name}").run(bench)
+        benches = [Bench(name, scratch, quick=options.quick, with_peers=not options.no_peers) for name in names]
+        complete = [_measure(bench) for bench in benches]
+        return 0 if all(complete) else 1
+    finally:
+        shutil.rmtree(scratch, ignore_errors=True)
+
+
+def _measure(bench: Bench) -> bool:
+    """Run one workload; False if holdfast itself could not be measured."""
+    print(f"measuring {bench.name} ...", file=sys.stderr, flush=True)
+    bench.begin()
+    try:
+        importlib.import_module(f"benchmarks.{bench.name}").run(bench)
     except Exception:
         traceback.print_exc()
         bench.troubles[OURS] = traceback.format_exc()
-    finally:
-        bench.close()
     print(show(bench), flush=True)
     bench.save()
     return not any(label.startswith(OURS) for label in bench.troubles)

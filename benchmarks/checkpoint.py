@@ -93,10 +93,12 @@ def _write(home: str, figures: dict[str, list[float]]) -> None:
 
 def _read(home: str) -> dict[str, Any]:
     import json
+    import shutil
     import statistics
 
     with open(os.path.join(home, "figures")) as file:
         figures: dict[str, Any] = json.load(file)
+    shutil.rmtree(os.path.join(home, "ckpt"))  # gigabytes; few enough files not to slow what follows
     return {**figures, "of_cp": statistics.median(figures["foreign_s"]) / statistics.median(figures["cp_s"])}
 
 

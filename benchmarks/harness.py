@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import statistics
 import subprocess
@@ -25,7 +24,6 @@ from benchmarks.child import OUT
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
-SCRATCH = RESULTS / "scratch"
 MARK = "HOLDFAST_BENCH_RUN"
 OURS = "holdfast"
 
@@ -95,26 +93,33 @@ class Bench:
 
     Attributes:
         quick: Smaller numbers and fewer repeats.
+        scratch: Where measured processes write: on the project's disk, because /tmp may be in memory. Nothing in it is
+            removed before the last workload has ended: ext4 creates files several times slower for minutes after it
+            has deleted many.
     """
 
-    def __init__(self, name: str, *, quick: bool, with_peers: bool) -> None:
+    def __init__(self, name: str, scratch: Path, *, quick: bool, with_peers: bool) -> None:
         self.name = name
+        self.scratch = scratch
         self.quick = quick
         self.with_peers = with_peers
         self.rows: list[Row] = []
         self.troubles: dict[str, str] = {}
-        self.started = time.time()
-        self.loads = [os.getloadavg()[0]]
+        self.started = 0.0
+        self.loads: list[float] = []
         self._pythons: dict[str, str | None] = {"": sys.executable}
-        self._made: list[Path] = []
+
+    def begin(self) -> None:
+        """Note when, and how busy the machine was already."""
+        self.started = time.time()
+        self.loads.append(os.getloadavg()[0])
 
     # --- places and processes
 
     def directory(self) -> Path:
-        """A new scratch directory on the disk of the project; removed at the end."""
-        path = SCRATCH / f"{self.name}-{uuid.uuid4().hex[:8]}"
+        """A new directory to write in."""
+        path = self.scratch / f"{self.name}-{uuid.uuid4().hex[:8]}"
         path.mkdir(parents=True)
-        self._made.append(path)
         return path
 
     def python(self, peer: str) -> str | None:
@@ -203,11 +208,6 @@ class Bench:
     def figures(self, found: dict[str, list[dict[str, Any]]], key: str, factor: float = 1.0) -> dict[str, list[float]]:
         """One figure out of all samples of ``alternate``."""
         return {label: [run[key] * factor for run in runs if key in run] for label, runs in found.items()}
-
-    def close(self) -> None:
-        """Remove every scratch directory."""
-        for path in self._made:
-            shutil.rmtree(path, ignore_errors=True)
 
     def as_json(self) -> dict[str, Any]:
         return {

@@ -131,3 +131,10 @@ class Crash(tune.Callback):
         if self.seen == self.after and not self.marker.exists():
             self.marker.touch()
             raise Crashed
+
+
+class FromEnvironment(tune.Callback):
+    """Named by an environment variable in a test."""
+
+    def on_trial_complete(self, trial: Any, **info: Any) -> None:
+        Path(trial.config["dir"], f"env.{trial.trial_id}").touch()

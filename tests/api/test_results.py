@@ -309,11 +309,11 @@ def test_best_checkpoints_go_from_worst_to_best_and_latest_is_kept_too(tmp_path:
 
 
 def test_get_best_checkpoint_takes_any_metric_and_never_a_nan(root: RootWriter) -> None:
-    saved_trial(root, [1.0, math.nan, 3.0])
+    saved_trial(root, [1.0, math.nan, 3.0, math.inf])
     result = grid_of(root)[0]
     assert Path(result.get_best_checkpoint("score", "max").path).name == "checkpoint_000002"
     assert Path(result.get_best_checkpoint("score", "min").path).name == "checkpoint_000000"
-    assert Path(result.get_best_checkpoint("training_iteration", "max").path).name == "checkpoint_000002"
+    assert Path(result.get_best_checkpoint("training_iteration", "max").path).name == "checkpoint_000003"
 
 
 def test_get_best_checkpoint_says_what_is_missing(root: RootWriter) -> None:

@@ -77,6 +77,7 @@ def test_json_has_the_same(path: Path, holdfast: Callable[..., Any]) -> None:
     assert len(json.loads(holdfast("show", path, "--json").out)) == 4
     trial = json.loads(holdfast("show", path, "1", "--json").out)
     assert trial["last_failure"]["traceback"].startswith("Traceback")
+    assert trial["path"].startswith(f"{path}/train_abcde_00001_")
     told = json.loads(holdfast("show", path, "1", "--story", "--json").out)["story"]
     assert told[0]["text"] == "Trial abcde_00001 was created with lr=0.2."
     assert told[0]["at"] > 0

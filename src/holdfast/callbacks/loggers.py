@@ -206,8 +206,11 @@ class FileLogger(LoggerCallback):
         if not trial.is_finished():
             self._logs[trial.trial_id] = log
         record = trial.record
-        if record.attempt == 1 and record.attempt_at > trial.state.epoch_at and not record.final:
-            return log  # this driver has started it, so there is no file yet
+        started_here = record.attempt == 1 and record.attempt_at > trial.state.epoch_at and not record.final
+        if started_here and trial.state.epoch <= 1:
+            # The first driver: there is no file yet. A later one may find the file of a start that a power cut took out
+            # of the journal.
+            return log
         data = self.writer.read(log.path) or b""
         ends = self.row_ends(data)
         whole = len(ends) >= rows and self._ends_with(trial, rows, data, ends)

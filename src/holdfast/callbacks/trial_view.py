@@ -50,6 +50,9 @@ class ExperimentInfo:
     mode: str | None = None
     """Whether the metric is better when small ("min") or large ("max")."""
 
+    num_samples: int | None = None
+    """How often the space is sampled; -1 without end."""
+
     total_samples: int | None = None
     """How many trials there will be; None if that is not known."""
 

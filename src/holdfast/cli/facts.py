@@ -15,12 +15,13 @@ import time
 from typing import Any
 
 from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, FailureGroup, ProgressView
-from holdfast.callbacks.progress_tracker import ProgressTracker
+from holdfast.callbacks.progress_tracker import ProgressTracker, metric_value
 from holdfast.callbacks.progress_words import restore_call
 from holdfast.callbacks.trial_view import trial_dirname
 from holdfast.core.events import ErrorFacts
 from holdfast.core.state import CheckpointRecord, Status, Trial
 from holdfast.journal.log import GROUP_COMMIT_S
+from holdfast.results.best import best_of
 from holdfast.results.history import History
 
 
@@ -110,8 +111,7 @@ def overview(history: History, now: float, *, rows: int = 10) -> ProgressView:
 def experiment_facts(history: History, now: float | None = None) -> dict[str, Any]:
     """The object that ``status --json`` prints, without its trials."""
     now = time.time() if now is None else now
-    state, phase, view = history.state, phase_of(history), overview(history, now, rows=0)
-    best = view.best
+    state, phase = history.state, phase_of(history)
     return {
         "name": history.info.name,
         "path": str(history.root),
@@ -119,19 +119,37 @@ def experiment_facts(history: History, now: float | None = None) -> dict[str, An
         "why": why_of(history),
         "holder": holder_facts(history) if phase == Phase.RUNNING else None,
         "counts": dict(state.counts),
-        "total": view.total,
+        "total": len(state.trials) if state.search_ended else history.info.total_samples,
         "metric": history.info.metric,
         "mode": history.info.mode,
-        "best": None if best is None else {"trial": best.row.name, "metric": best.metric, "value": best.value},
-        "failures": [failure_facts(history, group) for group in view.failures],
+        "best": best_facts(history),
+        "failures": _failures(history),
         "reports": state.reports,
-        "lived_s": round(state.lived(view.at), 3),
+        "lived_s": round(state.lived(now if phase == Phase.RUNNING else state.last_at), 3),
         "started_at": history.spec.created_at,
         "last_event_at": state.last_at or None,
         "durable_lag_s": durable_lag(history, now),
         "resume": resume_command(history),
         "restore": resume_call(history),
     }
+
+
+def best_facts(history: History) -> dict[str, Any] | None:
+    """The trial whose last report is the best; None without a metric, or before any finite value of it."""
+    metric, mode = history.info.metric, history.info.mode
+    if metric is None or mode is None:
+        return None
+    values = ((metric_value(trial, metric), trial) for trial in history.state.trials)
+    best = best_of(values, mode)
+    if best is None:
+        return None
+    return {"trial": history.name(best), "metric": metric, "value": metric_value(best, metric)}
+
+
+def _failures(history: History) -> list[dict[str, Any]]:
+    tracker = ProgressTracker()
+    tracker.catch_up(history.state, None)
+    return [failure_facts(history, group) for group in tracker.failures()]
 
 
 def holder_facts(history: History) -> dict[str, Any]:
@@ -166,7 +184,8 @@ def trial_facts(history: History, trial: Trial) -> dict[str, Any]:
     if trial.metrics is not None:
         last = history.last(trial)
         del last["config"]
-    folder = trial_dirname(history.info, trial)
+    # Spelling the directory's name takes as long as the rest: only where a path is shown.
+    folder = trial_dirname(history.info, trial) if trial.checkpoints else ""
     error = None if trial.error is None else error_facts(trial.cause, trial.error)
     return {
         "trial_id": trial.id,
@@ -183,7 +202,6 @@ def trial_facts(history: History, trial: Trial) -> dict[str, Any]:
         "last_failure": error,
         "reason": trial.reason,
         "on_resume": on_resume(trial),
-        "path": folder,
         "started_at": trial.started_at or None,
         "ended_at": trial.ended_at or None,
     }

@@ -35,8 +35,8 @@ def _with_text_keys(value: Any) -> Any:
 
 
 def print_json(value: Any, *, indent: bool = True) -> None:
-    """Write one JSON value and a line break to standard output."""
-    data = to_json(value, indent=indent).decode()
+    """Write one JSON value and a line break to standard output; indented only for a person's eyes."""
+    data = to_json(value, indent=indent and sys.stdout.isatty()).decode()
     sys.stdout.write(data + "\n")
     sys.stdout.flush()
 

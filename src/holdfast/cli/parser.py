@@ -91,7 +91,7 @@ def _add_show(commands: _Commands) -> None:
     parser.add_argument("trial", metavar="TRIAL", nargs="?", help="id, unique beginning of an id, name or number")
     parser.add_argument("--story", action="store_true", help="tell what happened, in order, with times and causes")
     parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows of the table (40; 0 shows all)")
-    _add_json(parser, "the same")
+    _add_json(parser, "the same, of all trials,")
 
 
 def _add_verify(commands: _Commands) -> None:

@@ -76,7 +76,7 @@ def _as_data(history: History, trial: Trial | None, story: bool) -> Any:
     told = [line._asdict() for line in _story(history, trial)] if story else None
     if trial is None:
         return told if story else [trial_facts(history, each) for each in history.state.trials]
-    facts = trial_facts(history, trial)
+    facts = {**trial_facts(history, trial), "path": history.directory(trial)}
     if trial.error is not None:
         facts["last_failure"].update(traceback=trial.error.traceback, output=trial.error.output)
     return {**facts, "story": told} if story else facts

@@ -187,6 +187,8 @@ class Driver:
         try:
             while not controller.done():
                 controller.step()
+                if controller.watches.hurry:
+                    raise KeyboardInterrupt
                 if snapshots.maybe():
                     self._hooks.keep_states()
                 shortage.look(clock.now())
@@ -324,6 +326,7 @@ def make_info(experiment: Experiment) -> ExperimentInfo:
         is_class=spec.is_class,
         metric=spec.metric,
         mode=spec.mode,
+        num_samples=spec.num_samples,
         total_samples=spec.total,
         stop=experiment.settings.run_config.stop,
         objects=experiment.objects,

@@ -53,8 +53,9 @@ class KeeperEdge:
         self._order = 0
 
     def submit(self, command: cmd.Commit | cmd.Verify | cmd.Delete) -> None:
+        """Take a command; one that is being carried out already is not done twice, for it ends once."""
         job = self._job(command)
-        if job is not None:
+        if job is not None and (type(job), job.n, job.index) not in self._jobs:
             self._jobs[type(job), job.n, job.index] = job
             self._workers.submit(job)
 

@@ -69,6 +69,7 @@ class Notifier:
         self._steps = self._callbacks.wants("on_step_begin") or self._callbacks.wants("on_step_end")
         self._pending: list[dict[str, Any]] = []  # results of reports that are not yet told
         self._save: set[int] = set()
+        self._ended: dict[int, str] = {}  # trials whose end is not told yet, and the hook for it
         self._iteration = 0
         self._trouble = ""
         self._lag_since: float | None = None
@@ -109,6 +110,8 @@ class Notifier:
             tell = _TELL.get(type(event))
             if tell is not None:
                 tell(self, event, results)
+        if self._ended:
+            self._tell_ends()
         if self._steps:
             self._callbacks.call("on_step_end", iteration=self._iteration, trials=self._trials)
         self._iteration += 1
@@ -183,14 +186,22 @@ class Notifier:
         pickled = self.exceptions.pop(event.n, b"")
         self.failure = self.failure or (event.n, pickled)
         self._error_files.failed(trial, event.at, event.error, pickled)
-        self._tell("on_trial_error", trial)
+        self._ended[event.n] = "on_trial_error"
 
     def _terminated(self, event: ev.TrialTerminated, _: Any) -> None:
-        try:
-            self._tell("on_trial_complete", self._trials[event.n])
-        except Exception as error:
-            facts = ev.ErrorFacts(type(error).__name__, str(error), "", "".join(traceback.format_exception(error)))
-            self.complaints.append(ob.CallbackRaised(event.n, facts))
+        self._ended[event.n] = "on_trial_complete"
+
+    def _tell_ends(self) -> None:
+        """Tell of ended trials whose checkpoints are all committed: loggers close what they have open at the end."""
+        for n in [n for n in self._ended if not self._state.trials[n].staging]:
+            hook = self._ended.pop(n)
+            try:
+                self._tell(hook, self._trials[n])
+            except Exception as error:
+                if hook != "on_trial_complete":
+                    raise
+                facts = ev.ErrorFacts(type(error).__name__, str(error), "", "".join(traceback.format_exception(error)))
+                self.complaints.append(ob.CallbackRaised(n, facts))
 
     def _rejected(self, event: ev.CheckpointRejected, _: Any) -> None:
         trial = self._trials[event.n]
@@ -207,9 +218,11 @@ class Notifier:
         """Before the first turn: callbacks get their memory back, files the rows that a crash kept from them."""
         if self._root.callback_states_file.exists():
             self._restore_states()
-        total = self._info.total_samples
+        info = self._info
         if self._callbacks.wants("setup"):
-            self._callbacks.call("setup", stop=self._info.stop, num_samples=total, total_num_samples=total)
+            self._callbacks.call(
+                "setup", stop=info.stop, num_samples=info.num_samples, total_num_samples=info.total_samples
+            )
         for n in sorted(self._state.touched):
             self._repair_files(n)
         self._display.start(self._facts)

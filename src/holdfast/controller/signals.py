@@ -1,7 +1,7 @@
 """Signals: SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask for an orderly end; a second SIGINT is immediate.
 
-Handlers only set flags and wake the loop: saving inside a handler is how checkpoints get torn. They are installed for
-the time of ``fit()``, in the main thread only; elsewhere signals are left alone.
+Handlers only set flags and wake the loop: saving, or raising, inside a handler is how files get torn. They are
+installed for the time of ``fit()``, in the main thread only; elsewhere signals are left alone.
 """
 
 from __future__ import annotations
@@ -17,12 +17,16 @@ from typing import Any
 EXIT_AFTER = {signal.SIGTERM: 143, signal.SIGHUP: 129}
 """These end the process after the orderly stop; after SIGINT and SIGUSR1 ``fit()`` returns."""
 
+GIVE_UP_AFTER = 2
+"""The second SIGINT makes the loop leave at once, between two writes; the third raises wherever the driver is."""
+
 
 class SignalWatch:
     """Which signal asked the driver to end, if any."""
 
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
+        self.repeats = 0  # SIGINTs after the first signal
 
     @property
     def exit_code(self) -> int | None:
@@ -50,12 +54,14 @@ def watch_signals(on_end: Callable[[str], None], *, sigint: bool = True) -> Iter
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
-        if watch.received is not None:
-            if number == signal.SIGINT:
+        if watch.received is None:
+            watch.received = signal.Signals(number)
+            on_end(watch.received.name)
+        elif number == signal.SIGINT:
+            watch.repeats += 1
+            if watch.repeats >= GIVE_UP_AFTER:  # something is stuck: a user's callback, a dead file system
                 raise KeyboardInterrupt
-            return
-        watch.received = signal.Signals(number)
-        on_end(watch.received.name)
+            on_end(watch.received.name)
 
     wanted = [signal.SIGTERM, signal.SIGHUP, *([signal.SIGINT] if sigint else [])]
     for number in wanted:

@@ -91,9 +91,8 @@ class TrialKit:
         for n in trials:
             trial = state.trials[n]
             keep = {record.sealed for record in trial.checkpoints if (n, record.index) in state.staged}
-            if trial.attempt:
-                with contextlib.suppress(StorageError):  # it costs space and nothing else
-                    sweep(self.directory(state, n), keep)
+            with contextlib.suppress(StorageError):  # what is left costs space and nothing else
+                sweep(self.directory(state, n), keep)
             state.session.untidy.discard(n)
 
     def run_message(self, state: State, n: int) -> Run:

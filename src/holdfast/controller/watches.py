@@ -10,6 +10,7 @@ from holdfast.core.policies import StopRule
 from holdfast.core.state import State
 
 LOOK_EVERY_S = 0.2
+LISTENING_S = 1.0  # between two looks the loop listens for no longer than this; the rest of a longer gap it was away
 
 
 class Watches:
@@ -21,7 +22,9 @@ class Watches:
         self._grace_s = grace_s
         self._heard: dict[int, float] = {}
         self._next_look = 0.0
+        self._looked_at: float | None = None
         self._stop_told = False
+        self.hurry = False  # do not even wait for last checkpoints
         self._end_reason = ""
         self._end_told = False
         self._deadline: float | None = None
@@ -32,16 +35,17 @@ class Watches:
             self._heard[n] = at
 
     def end(self, reason: str) -> None:
-        """Someone wants this driver to end. Safe to call from a signal handler."""
-        if not self._end_reason:
-            self._end_reason = reason
+        """Someone wants this driver to end; asked again, at once. Safe to call from a signal handler."""
+        self.hurry = bool(self._end_reason)
+        self._end_reason = self._end_reason or reason
 
     def give_up(self, at: float) -> bool:
         """Has the driver been told to end, and is its grace over?"""
-        return bool(self._end_reason) and self._grace_is_over(at)
+        return self.hurry or (bool(self._end_reason) and self._grace_is_over(at))
 
     def look(self, state: State, at: float) -> list[ob.Observation]:
         """What time has brought since the last look."""
+        self._forgive_absence(at)
         found: list[ob.Observation] = []
         if self._end_reason and not self._end_told:
             self._end_told = True
@@ -64,12 +68,22 @@ class Watches:
             self._deadline = at + self._grace_s
         return at >= self._deadline
 
+    def _forgive_absence(self, at: float) -> None:
+        """While the loop waited for its own disk, or was suspended, no trial could be heard: that is not silence."""
+        absent = at - self._looked_at - LISTENING_S if self._looked_at is not None else 0.0
+        self._looked_at = at
+        if absent > 0.0:
+            self._heard = {n: min(at, heard + absent) for n, heard in self._heard.items()}
+
     def _stalled(self, state: State, at: float) -> list[ob.Observation]:
         limit = self._stall_timeout_s
         if limit is None or state.session.draining:
             return []
         found: list[ob.Observation] = []
         for n in state.running:
+            if n in state.session.storage_trouble:
+                self._heard[n] = at  # it waits for space, and said so
+                continue
             silent = at - self._heard.get(n, at)
             if silent > limit:
                 found.append(ob.StalledAttempt(n, state.trials[n].attempt, silent))

@@ -117,10 +117,15 @@ def _saved(turn: Turn, o: ob.Saved) -> None:
     trial = _current(turn, o)
     if trial is None:
         turn.commands.append(cmd.Halt(o.n, o.attempt))
-    elif o.sealed is not None:
+    elif o.sealed is not None and _is_news(trial, o, o.sealed):
         _stage(turn, trial, o.sealed)
         if turn.state.session.draining:
             turn.commands.append(cmd.Halt(o.n, o.attempt))
+
+
+def _is_news(trial: Trial, o: ob.Saved, sealed: ob.SealedStage) -> bool:
+    """A copy that comes late must not become a second checkpoint, let alone one of a later row."""
+    return o.ordinal in (0, trial.ordinal) and all(record.sealed != sealed.name for record in trial.checkpoints)
 
 
 def _returned(turn: Turn, o: ob.Returned) -> None:
@@ -139,10 +144,10 @@ def _unwound(turn: Turn, trial: Trial, cause: str, detail: str) -> None:
     """The attempt is over without having failed: carry out the verdict it was given, or put it back in the queue."""
     if trial.verdict == Verdict.STOP:
         _terminate(turn, trial, trial.why)
-    elif trial.verdict == Verdict.PAUSE:
-        turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt))
     elif turn.state.stopping:
         _terminate(turn, trial, turn.state.stopping)
+    elif trial.verdict == Verdict.PAUSE:
+        turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt))
     else:
         turn.add(ev.AttemptInterrupted(turn.at, trial.n, trial.attempt, cause, detail))
         _hold_back(turn, trial)
@@ -157,7 +162,7 @@ def _raised(turn: Turn, o: ob.Raised) -> None:
     trial = _current(turn, o)
     if trial is None:
         return
-    if trial.verdict or turn.state.session.draining:
+    if trial.verdict or turn.state.session.draining or turn.state.stopping:
         # It was on its way out: what it raises while unwinding changes nothing about the decision.
         turn.add(ev.Noted(turn.at, trial.n, f"while it was being stopped: {o.error.type}: {o.error.message}"))
         _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, "")
@@ -195,6 +200,8 @@ def _fail(turn: Turn, trial: Trial, cause: str, error: ev.ErrorFacts, *, retry: 
 
 
 def _waiting(turn: Turn, o: ob.Waiting) -> None:
+    if _current(turn, o) is None:
+        return
     trouble = turn.state.session.storage_trouble
     if o.text:
         trouble[o.n] = o.text
@@ -231,7 +238,7 @@ def _capacity(turn: Turn, o: ob.Capacity) -> None:
 
 def _stalled(turn: Turn, o: ob.StalledAttempt) -> None:
     trial = _current(turn, o)
-    if trial is not None and not trial.verdict:
+    if trial is not None and not trial.verdict and not turn.state.stopping:
         message = f"no report for {o.silent_s:.0f} s (FailureConfig.stall_timeout_s)"
         _fail(turn, trial, ev.Cause.STALLED, ev.ErrorFacts(message=message))
         turn.commands.append(cmd.Halt(o.n, o.attempt))
@@ -293,6 +300,8 @@ def _delete_ended(turn: Turn, o: ob.DeleteEnded) -> None:
 
 def _proposed(turn: Turn, o: ob.Proposed) -> None:
     turn.state.session.asked = max(0, turn.state.session.asked - 1)
+    if turn.state.stopping:
+        return  # the experiment was stopped while the searcher was thinking; if it goes on, the searcher is asked again
     turn.add(
         ev.TrialCreated(
             turn.at,

@@ -44,6 +44,7 @@ class Saved(FromWorker, frozen=True, tag="S"):
     """A checkpoint that the driver asked for, belonging to the last report (class trainables)."""
 
     sealed: SealedStage | None = None
+    ordinal: int = 0  # of that report; 0: not told
 
 
 class Returned(FromWorker, frozen=True, tag="E"):

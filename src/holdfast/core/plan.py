@@ -79,6 +79,7 @@ def _start(turn: Turn, trial: Trial) -> None:
         session.verified.discard(source)  # once per start: bytes can rot while a trial runs
         record = trial.find(source[1])
         rows = record.row if record is not None else 0
+    session.storage_trouble.pop(trial.n, None)
     turn.add(ev.TrialStarted(turn.at, trial.n, trial.attempt + 1, rows, source))
     turn.commands.append(cmd.Launch(trial.n, trial.attempt))
 

@@ -12,6 +12,7 @@ use a clock for safety: time only decides how politely an accidental second star
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
@@ -131,7 +132,9 @@ def release(root: str | os.PathLike[str], claim: Claim, *, disk: Disk = REAL_DIS
     Durability:
         None needed: if the mark is lost with the power, so is the process.
     """
-    disk.create_exclusive(_path(os.path.abspath(root), claim.epoch) + ".released", b"")
+    # Without the mark the next driver looks at the process instead. A full disk must not turn a finished run into an error.
+    with contextlib.suppress(OSError):
+        disk.create_exclusive(_path(os.path.abspath(root), claim.epoch) + ".released", b"")
 
 
 def is_fenced(root: str | os.PathLike[str], claim: Claim, *, disk: Disk = REAL_DISK) -> bool:

@@ -22,10 +22,10 @@ class ResultGrid(Sequence[Result]):
     Made by ``Tuner.fit()``. ``ResultGrid.from_path`` opens any experiment, also one that is still running, was killed
     or was moved; it changes nothing and needs none of the user's code.
 
-    Example:
-        >>> grid = ResultGrid.from_path(path)
-        >>> best = grid.get_best_result("loss", "min")
-        >>> best.config["lr"], best.metrics["loss"], best.checkpoint
+    Example::
+
+        best = ResultGrid.from_path("~/holdfast_results/digits").get_best_result("loss", "min")
+        print(best.config, best.metrics["loss"], best.checkpoint)
     """
 
     def __init__(self, state: State, info: ExperimentInfo) -> None:

@@ -1,8 +1,8 @@
 """An experiment as a reader sees it: the folded state, and the rows of all trials once somebody asks for one.
 
 Owns opening an experiment to look at it, and the truth about trials whose driver is gone: what the journal last said is
-RUNNING is shown as what a restore makes of it, never as running (P5 of the design's pains). Must never write, lock or
-need the user's code, so it works on a read-only mount and beside a live driver.
+RUNNING is shown as what a restore makes of it, never as running. Must never write, lock or need the user's code, so it
+works on a read-only mount and beside a live driver.
 """
 
 from __future__ import annotations
@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -39,7 +38,8 @@ class History:
 
     Args:
         state: What the events add up to.
-        info: The experiment's facts.
+        info: The experiment as views and loggers know it.
+        spec: The experiment's facts as stored; None reads them when they are needed.
         position: Where the journal goes on behind ``state``; None means behind all that its last driver wrote.
         owner: The newest driver and whether it is alive; None if there never was one, or nobody looked.
         lost: Trials that were running when their driver died.
@@ -50,6 +50,7 @@ class History:
         state: State,
         info: ExperimentInfo,
         *,
+        spec: Spec | None = None,
         position: Position | None = None,
         owner: Holder | None = None,
         lost: frozenset[int] = frozenset(),
@@ -60,6 +61,7 @@ class History:
         self.position = position
         self.owner = owner
         self.lost = lost
+        self._spec = spec
         self._rows: dict[int, list[dict[str, Any]]] | None = None
 
     @property
@@ -67,10 +69,12 @@ class History:
         """The experiment's directory."""
         return self.info.root
 
-    @cached_property
+    @property
     def spec(self) -> Spec:
         """The experiment's facts as stored."""
-        return read_spec(Root(self.root))
+        if self._spec is None:
+            self._spec = read_spec(Root(self.root))
+        return self._spec
 
     @property
     def retention(self) -> Retention:
@@ -152,15 +156,14 @@ def open_history(path: str | os.PathLike[str], info: ExperimentInfo | None = Non
     state = opened.state
     alive = owner is not None and owner.alive
     lost = frozenset() if alive else settle(state, spec.retention)
-    history = History(
+    return History(
         state,
         info or info_from(root, spec),
+        spec=spec,
         position=opened.contents.position,
         owner=owner,
         lost=lost,
     )
-    history.__dict__["spec"] = spec
-    return history
 
 
 def _open(root: Root, retention: Retention) -> tuple[Opened, Holder | None]:

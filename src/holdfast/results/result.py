@@ -137,7 +137,7 @@ class Result:
         return self._source.checkpoints()
 
     def get_best_checkpoint(self, metric: str, mode: str) -> Checkpoint:
-        """The kept checkpoint with the best value of ``metric``; a NaN is never the best.
+        """The kept checkpoint with the best value of ``metric``; NaN and infinity win only where there is nothing else.
 
         Args:
             metric: A reported key; ``a/b`` is looked up in nested results.
@@ -150,7 +150,8 @@ class Result:
         kept = self.best_checkpoints
         if not kept:
             raise NoResultError(f"No checkpoint exists in the trial {self.trial_id}.")
-        best = best_of(((number(lookup(metrics, metric)), checkpoint) for checkpoint, metrics in kept), mode)
+        pairs = [(number(lookup(metrics, metric)), checkpoint) for checkpoint, metrics in kept]
+        best = best_of(pairs, mode, finite=True) or best_of(pairs, mode)
         if best is None:
             known = sorted({key for _, metrics in kept for key in metrics if key not in FILLED_IN})
             raise NoResultError(

@@ -100,8 +100,8 @@ class Audit:
             self.counts[name] = self.counts.get(name, 0) + 1
             if event.at < self._at:
                 raise Violation("I4", f"record {entry.seq} is older than the one before it")
-            if entry.epoch != self._epoch and not isinstance(event, ev.EpochStarted):
-                raise Violation("I4", f"epoch {entry.epoch} begins with {event}")
+            if entry.epoch < self._epoch:
+                raise Violation("I4", f"{event} was written by epoch {entry.epoch}, after epoch {self._epoch} began")
             _CHECKS[type(event)](self, event)
             self._at = event.at
         self._nothing_acknowledged_is_lost()

@@ -2,7 +2,8 @@
 
 Keeps for every file what processes see and what a power cut would leave. A name is durable after ``sync_dir``, content
 after a sync that succeeded. After a sync that failed, what it should have covered is seen as before but never becomes
-durable, whatever later syncs answer: that is what kernels do.
+durable, whatever later syncs through the same open file answer: that is what kernels do. Opening the file anew makes it
+dirty again, which is kinder than some kernels are.
 
 Owns the bytes. Must never decide when something fails: that is what each process's ``DiskHook`` is asked.
 """
@@ -58,6 +59,11 @@ class _File:
     def fail_sync(self) -> None:
         self.lost.append((self.clean, len(self.seen)))
         self.clean = len(self.seen)
+
+    def reopen(self) -> None:
+        if self.lost:
+            self.clean = min(start for start, _ in self.lost)
+            self.lost.clear()
 
     def _surviving(self, length: int) -> bytes:
         content = self.seen[:length]
@@ -178,7 +184,9 @@ class DiskView:
 
     def open_append(self, path: str) -> _Handle:
         self._hook.step("open")
-        return _Handle(self._hook, self._disk.file(path))
+        file = self._disk.file(path)
+        file.reopen()
+        return _Handle(self._hook, file)
 
     def read(self, path: str, offset: int = 0, size: int = -1) -> bytes:
         data = self._disk.file(path).seen
@@ -190,6 +198,7 @@ class DiskView:
         return sorted({name.split("/")[0] for name in below})
 
     def exists(self, path: str) -> bool:
+        self._hook.step("look")
         return path in self._disk.files
 
     def create_exclusive(self, path: str, data: bytes) -> bool:

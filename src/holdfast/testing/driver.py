@@ -27,9 +27,8 @@ from holdfast.journal.epoch import Claim, claim_epoch
 from holdfast.journal.log import Journal
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.schedulers import FIFOScheduler
-from holdfast.space.rng import Rng
 from holdfast.stopper import DictStopper, NoopStopper, Stopper
-from holdfast.testing.disk import DiskView
+from holdfast.testing.disk import DiskView, Killed
 from holdfast.testing.engine import FakeEngine
 from holdfast.testing.hosts import ROOT, SlowProposer, StoreHost, SyncedJournal, WorkersHost, World
 from holdfast.testing.policies import GoodRowsStopper, PausingScheduler, StoredGoodRowsStopper
@@ -46,13 +45,15 @@ LEAVE_SYNCS = 20
 class SimHooks(NoHooks):
     """Rewinds the stop rule as the real hooks do, and now and then asks for a checkpoint."""
 
-    def __init__(self, state: State, stop: UserStopRule, rng: Rng, save_chance: float) -> None:
+    def __init__(self, state: State, stop: UserStopRule, process: DriverProcess, save_chance: float) -> None:
         self._state = state
         self._stop = stop
-        self._rng = rng
+        self._process = process
+        self._rng = process.machine.chaos.rng
         self._save_chance = save_chance
 
     def watch(self, event: ev.AnyEvent) -> None:
+        self._process.machine.note(self._process, "*", event)
         if isinstance(event, ev.TrialStarted):
             self._stop.rewind(self._state.trials[event.n])
 
@@ -76,6 +77,7 @@ class SimDriver:
     Attributes:
         process: The process that it runs in.
         left: It has ended in order; ``interrupted`` says why if trials were left unfinished.
+        in_a_hurry: It was interrupted twice and did not wait for anything.
         controller: Once it has opened the experiment.
     """
 
@@ -84,6 +86,7 @@ class SimDriver:
         self.process = process
         self.left = False
         self.interrupted = ""
+        self.in_a_hurry = False
         self.controller: Controller | None = None
         self.journal: SyncedJournal | None = None
         self.claim: Claim | None = None
@@ -120,7 +123,7 @@ class SimDriver:
         try:
             if self.journal is not None:
                 self.journal.journal.close()
-        except StorageError:
+        except (StorageError, Killed, KeyboardInterrupt):
             pass
 
     # --- opening
@@ -152,7 +155,7 @@ class SimDriver:
             trouble=lambda text: None,
         )
         edges = Edges(engine, journal, keeper, self._proposer(state), clock, run_message(state))
-        hooks = SimHooks(state, self._stop, world.chaos.rng, scenario.save_chance)
+        hooks = SimHooks(state, self._stop, self.process, scenario.save_chance)
         watches = Watches(self._stop, stall_timeout_s=scenario.stall_timeout_s, grace_s=scenario.grace_s)
         self._snapshots = Snapshotter(state, self._store, clock, journal, policies=self._policy_memory)
         controller = Controller(state, self._policies(), edges, hooks, watches)
@@ -219,6 +222,7 @@ class SimDriver:
         except KeyboardInterrupt:
             state = controller.state
             state.session.draining = state.session.draining or "KeyboardInterrupt"
+            self.in_a_hurry = True
         self._leave(controller)
 
     def _take_snapshot(self) -> None:

@@ -6,16 +6,19 @@ Owns whether the process lives, and at which action what happens to it. Must nev
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 from holdfast.testing.chaos import Chaos
 from holdfast.testing.disk import Killed
+from holdfast.testing.timeline import Timeline
 
 
 class Machine(Protocol):
     """Where processes run."""
 
     chaos: Chaos
+    timeline: Timeline
 
     def kill(self, process: DriverProcess) -> None:
         """The process is dead from now on."""
@@ -90,11 +93,11 @@ class DriverProcess:
             self._in_background = before
 
     def wake(self) -> None:
-        """Threads go on where they stood."""
+        """Threads go on where they stood, as soon as the process waits for something."""
         self.suspended = False
         deferred, self._deferred = self._deferred, []
         for action, work in deferred:
-            self.in_background(action, work)
+            self.machine.timeline.later(0.0, partial(self.in_background, action, work))
 
     def _count_down_kill(self, action: str) -> None:
         if self.kill_in is None:

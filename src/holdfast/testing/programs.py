@@ -163,7 +163,7 @@ class Trainer:
 
     def _send_saved(self) -> Generator[Wish, Any, None]:
         sealed = yield from self._stage()
-        yield Tell(Saved(*self._who, sealed))
+        yield Tell(Saved(*self._who, sealed, self._process.ordinal))
 
     def _stage(self) -> Generator[Wish, Any, SealedStage]:
         if self._mishaps.space_returns_in():
