@@ -175,10 +175,7 @@ class Tuner:
                 stacklevel=2,
             )
             trainable = trainable if trainable is not None else overwrite_trainable
-        if storage_filesystem is not None:
-            raise InvalidInputError(
-                "storage_filesystem is not available in this version of holdfast: use a local path."
-            )
+        _refuse_filesystem(storage_filesystem)
         tuner: Tuner = object.__new__(cls)  # type: ignore[arg-type]
         tuner._environment = Environment.read()
         tuner._outcome = None
@@ -194,7 +191,13 @@ class Tuner:
     @classmethod
     def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
         """Is there an experiment exactly at ``path``?"""
+        _refuse_filesystem(storage_filesystem)
         return Root(local_path(path)).exists()
+
+
+def _refuse_filesystem(given: Any) -> None:
+    if given is not None:
+        raise InvalidInputError("storage_filesystem is not available in this version of holdfast: use a local path.")
 
 
 def _checked(value: Any, kind: type[Any], name: str) -> Any:

@@ -156,12 +156,12 @@ def test_a_function_in_the_space_takes_at_most_one_argument(make_tuner):
 
 def test_functions_that_wait_for_each_other_are_refused(make_tuner, storage):
     space = {"a": tune.sample_from(lambda config: config["b"]), "b": tune.sample_from(lambda config: config["a"])}
-    with pytest.raises(ValueError, match="'a'.*'b'|'b'.*'a'"):
+    with pytest.raises(ValueError, match=r"'a'.*'b'|'b'.*'a'"):
         make_tuner(noop, space).fit()
 
 
 def test_a_function_of_the_space_that_fails_is_named(make_tuner):
-    with pytest.raises(ValueError, match="Failed to evaluate expression.*'x'|'x'.*Failed to evaluate expression"):
+    with pytest.raises(ValueError, match=r"Failed to evaluate expression.*'x'|'x'.*Failed to evaluate expression"):
         make_tuner(noop, {"x": tune.sample_from(lambda config: 1 / 0)}).fit()
 
 
@@ -246,7 +246,7 @@ def test_an_unknown_scheduler_is_refused(make_tuner):
     ids=["number", "text", "list-of-functions", "nested", "text-bound", "class", "one-argument"],
 )
 def test_a_stop_rule_that_is_none_is_refused_at_once(make_tuner, storage, stop):
-    with pytest.raises(ValueError, match="stop"):
+    with pytest.raises(ValueError, match=r"(?i)stop"):
         make_tuner(noop, stop=stop)
     assert nothing_was_made(storage)
 
@@ -356,9 +356,7 @@ def test_an_error_in_a_name_creator_ends_the_run(make_tuner, creator):
         make_tuner(noop, **{creator: create}).fit()
 
 
-def test_a_trainable_that_cannot_be_imported_in_a_worker_is_an_error_without_retries(
-    make_tuner, drivers, storage, tmp_path
-):
+def test_a_trainable_that_workers_cannot_import_is_an_error_without_retries(drivers, storage, tmp_path):
     module = tmp_path / "only_here.py"
     module.write_text("def train(config):\n    return {'score': 1}\n")
     driver = drivers.start(

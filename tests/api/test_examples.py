@@ -6,6 +6,7 @@ block prints is compared with the `````text output````` block behind it, if ther
 
 from __future__ import annotations
 
+import itertools
 import os
 import re
 import subprocess
@@ -40,7 +41,7 @@ class Block(NamedTuple):
 def blocks_of(page: Path) -> Iterator[Block]:
     text = page.read_text(encoding="utf-8")
     fences = list(_FENCE.finditer(text))
-    for fence, following in zip(fences, [*fences[1:], None], strict=True):
+    for fence, following in itertools.zip_longest(fences, fences[1:]):
         if fence["info"] == "python run":
             expected = following["body"] if following is not None and following["info"] == "text output" else None
             yield Block(text.count("\n", 0, fence.start("body")) + 1, fence["body"], expected)

@@ -154,6 +154,15 @@ def test_constructing_the_same_tuner_again_before_it_has_run_starts_afresh(make_
     assert [result.config["x"] for result in grid] == [7, 8, 9]
 
 
+def test_a_tuner_whose_root_was_given_to_a_later_one_is_refused(make_tuner):
+    """Two cells of a notebook use the same name; the older Tuner would run the newer one's code."""
+    older = make_tuner(noop, {"x": 1})
+    newer = make_tuner(five, {"x": 2})
+    with pytest.raises(ExperimentExistsError, match="Another Tuner was made"):
+        older.fit()
+    assert [result.config["x"] for result in newer.fit()] == [2]
+
+
 def test_if_exists_resume_continues_and_does_not_train_again(make_tuner, tmp_path):
     space = {"dir": str(tmp_path), "x": tune.grid_search([1, 2])}
     first = make_tuner(count, space, if_exists="resume").fit()

@@ -44,7 +44,7 @@ class Plan(msgspec.Struct, kw_only=True):
     pause_s: float = 0.01  # per step
     bytes: int = 2_000  # of a checkpoint
     copied: bool = True  # every second checkpoint is copied from elsewhere instead of staged in place
-    seed: int = 7
+    seed: int | None = 7
     cpus: float = 2
     keep: int | None = None
     max_failures: int = -1
@@ -54,6 +54,8 @@ class Plan(msgspec.Struct, kw_only=True):
     segment_bytes: int = 0
     takeover: bool = False
     restore: dict[str, bool] = {}
+    gate: str = ""  # wait for this file before fit()
+    creation_gate: str = ""  # and for this one before there is a Tuner
 
 
 def first_hash(x: float) -> str:
@@ -224,6 +226,14 @@ def make_tuner(root: str, plan: Plan) -> tune.Tuner:
     )
 
 
+def wait_for(gate: str) -> None:
+    """Say that this process is ready and wait for the others."""
+    if gate:
+        print("ready", flush=True)
+        while not os.path.exists(gate):
+            time.sleep(0.001)
+
+
 def main(root: str, text: str) -> None:
     """One driver's life."""
     os.environ.pop("HOLDFAST_CRASH", None)
@@ -232,7 +242,10 @@ def main(root: str, text: str) -> None:
     plan = msgspec.json.decode(text, type=Plan)
     if plan.segment_bytes:
         segment_writer.SEGMENT_BYTES = plan.segment_bytes
-    grid = make_tuner(root, plan).fit()
+    wait_for(plan.creation_gate)
+    tuner = make_tuner(root, plan)
+    wait_for(plan.gate)
+    grid = tuner.fit()
     print(f"fit() has returned, errors: {grid.num_errors}", flush=True)
 
 

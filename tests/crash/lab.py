@@ -177,21 +177,26 @@ class Lab:
         tokens = {line.token for line in self.acknowledged()}
         rows: dict[int, int] = {}
         token: dict[int, str] = {}
-        saved: dict[int, int] = {}
+        saved: dict[int, dict[int, int]] = {}  # trial -> index -> row, of acknowledged checkpoints that are not damaged
         again = 0
         for event in history:
             if isinstance(event, ev.TrialStarted):
                 again += event.attempt > 1
-                assert event.rows >= saved.get(event.n, 0), f"{event} goes back before row {saved[event.n]}"
+                needed = max(saved.get(event.n, {}).values(), default=0)
+                assert event.rows >= needed, f"{event} goes back before row {needed}"
                 rows[event.n] = event.rows
             elif isinstance(event, ev.Reported):
                 rows[event.n] += 1
                 token[event.n] = event.metrics["token"]
             elif isinstance(event, ev.CheckpointStaged) and token[event.n] in tokens:
-                saved[event.n] = rows[event.n]
+                saved.setdefault(event.n, {})[event.index] = rows[event.n]
+            elif isinstance(event, ev.CheckpointRejected):
+                saved.get(event.n, {}).pop(event.index, None)
+            elif isinstance(event, ev.TrialRequeued) and event.mode == "restart":
+                saved.pop(event.n, None)
         return again
 
-    def check_finished(self, plan: Plan, configs: list[dict[str, Any]] | None = None) -> State:
+    def check_finished(self, plan: Plan, configs: list[dict[str, Any]] | None = None, *, tidy: bool = True) -> State:
         """The experiment has ended as if nothing had ever happened to it."""
         history = self.check_nothing_lost()
         self.check_rework(history)
@@ -204,7 +209,8 @@ class Lab:
         for trial in state.trials:
             check_rows(rows[trial.n], trial.config, plan, values)
             self.check_files(trial.id, rows[trial.n])
-        self.check_tidy()
+        if tidy:
+            self.check_tidy()
         return state
 
     def check_files(self, trial_id: str, rows: list[dict[str, Any]]) -> None:

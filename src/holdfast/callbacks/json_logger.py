@@ -111,7 +111,12 @@ class JsonLoggerCallback(FileLogger):
 def encode_json(value: Any) -> bytes:
     """Any value as JSON: what is not plain data by its ``repr``, NaN and infinity as the json module writes them."""
     plain = _plain(value)
-    return json.dumps(plain).encode() if _has_nonfinite(plain) else _encode(plain)
+    if not _has_nonfinite(plain):
+        try:
+            return _encode(plain)
+        except UnicodeEncodeError:  # lone surrogates, which only escapes can spell
+            pass
+    return json.dumps(plain).encode()
 
 
 def _other(value: Any) -> Any:

@@ -143,7 +143,8 @@ def perform(job: Job, *, sync: bool = True) -> Outcome:
 
 def _failed(job: Job, error: BaseException) -> Outcome:
     damaged = isinstance(error, CheckpointDamagedError)
-    message = str(error) or type(error).__name__
+    # The reason alone: it becomes part of the history, which names no place where the experiment once was (I11).
+    message = error.reason if isinstance(error, CheckpointDamagedError) else str(error) or type(error).__name__
     if isinstance(job, Commit):
         return CommitFailed(job.n, job.index, damaged, isinstance(error, StorageFullError), message)
     if isinstance(job, Verify):

@@ -25,9 +25,9 @@ from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.checkpoints.keeper import CheckpointKeeper
 from holdfast.config import Environment, LocalEngine, ResumeConfig
 from holdfast.controller.clock import RealClock
-from holdfast.controller.experiment import Experiment, keep_replacements
+from holdfast.controller.experiment import Experiment, check_unchanged, keep_replacements
 from holdfast.controller.feasibility import ResourceWatch
-from holdfast.controller.history import History
+from holdfast.controller.past import Past
 from holdfast.controller.keeping import KeeperEdge
 from holdfast.controller.loop import Controller, Edges
 from holdfast.controller.notify import Notifier
@@ -105,6 +105,7 @@ class Driver:
         Durability: when this returns normally, everything that the outcome shows is fsynced under the root (I9).
         """
         root = self._experiment.root
+        check_unchanged(self._experiment)
         self._kit.check_resources(self._run_config.engine)
         with ExitStack() as leaving:
             claim = claim_epoch(root.path, takeover=self._takeover)
@@ -219,7 +220,7 @@ class Driver:
 
     def _make_notifier(self, state: State, clock: RealClock, journal: Journal) -> Notifier:
         config, environment, info = self._run_config, self._environment, self._info
-        history = History(self._experiment.root.path, self._experiment.spec.retention, self._results)
+        history = Past(self._experiment.root.path, self._experiment.spec.retention, self._results)
         info.load_rows = history.rows
         given = [*(config.callbacks or ()), *callbacks_from_paths(environment.callbacks)]
         facts = ExperimentFacts(

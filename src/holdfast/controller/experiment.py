@@ -6,13 +6,12 @@ import os
 import secrets
 import time
 import uuid
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast._version import __version__
 from holdfast.config import CheckpointConfig, Environment, RunConfig, TuneConfig
-from holdfast.controller.spec import Root, Spec, dump_pickle, read_pickle, read_spec, write_spec
+from holdfast.controller.spec import Root, Spec, read_pickle, read_spec, write_spec
 from holdfast.core.retention import Retention
 from holdfast.errors import (
     ExperimentExistsError,
@@ -27,10 +26,20 @@ from holdfast.space import flatten_dict
 from holdfast.space.domains import Function
 from holdfast.space.objects import extract_objects
 from holdfast.space.variants import VariantPlan
+from holdfast.stopper import resolve_stopper
 from holdfast.storage.local import write_atomic
-from holdfast.trainable.pickling import dump_objects, dump_trainable, load_objects, load_trainable
+from holdfast.trainable.pickling import (
+    StoredObjects,
+    dump_objects,
+    dump_trainable,
+    dump_value,
+    load_objects,
+    load_trainable,
+)
 
 MAX_NAME_TRIES = 10_000
+
+SETTINGS = "what the Tuner was given besides its trainable"
 
 
 class Settings:
@@ -45,7 +54,7 @@ class Settings:
 class Experiment:
     """A root that exists, with everything needed to drive it."""
 
-    def __init__(self, root: Root, spec: Spec, settings: Settings, trainable: Any, objects: Mapping[str, Any]) -> None:
+    def __init__(self, root: Root, spec: Spec, settings: Settings, trainable: Any, objects: StoredObjects) -> None:
         self.root = root
         self.spec = spec
         self.settings = settings
@@ -152,11 +161,15 @@ def create_experiment(
     assert run_config.checkpoint_config is not None
     check_checkpoint_config(run_config.checkpoint_config, is_class, name)
     _check_algorithms(tune_config)
+    _check_available(run_config)
+    resolve_stopper(run_config.stop)
     pickled = dump_trainable(function)
     plain_space, _ = extract_objects(space)
     seed = tune_config.seed if tune_config.seed is not None else secrets.randbits(63)
     searcher = tune_config.search_alg or BasicVariantGenerator()
     plan = searcher.plan(space, tune_config.num_samples, seed)
+    settings = Settings(plain_space, tune_config, run_config)
+    pickled_objects, pickled_settings = dump_objects(plan.objects), dump_value(settings, SETTINGS)
     root = _choose_root(run_config, name, environment)
     spec = Spec(
         version=__version__,
@@ -177,8 +190,12 @@ def create_experiment(
         max_identifier_len=environment.max_len_identifier,
         utc_offset_s=time.localtime().tm_gmtoff,
     )
-    settings = Settings(plain_space, tune_config, run_config)
-    _write(root, spec, settings, pickled, plan.objects)
+    files = {
+        root.trainable_file: pickled,
+        root.values_file: pickled_objects,
+        root.settings_file: pickled_settings,
+    }
+    _write(root, spec, files)
     return Experiment(root, spec, settings, function, load_objects(root.values_file))
 
 
@@ -197,12 +214,24 @@ def _check_algorithms(config: TuneConfig) -> None:
         )
 
 
-def _write(root: Root, spec: Spec, settings: Settings, pickled: bytes, objects: dict[str, Any]) -> None:
+def _check_available(config: RunConfig) -> None:
+    """Refuse what this version cannot do, rather than do something else."""
+    if config.storage_filesystem is not None:
+        raise InvalidInputError(
+            "RunConfig.storage_filesystem is not available in this version of holdfast: use a local path."
+        )
+    if config.engine == "ray":
+        raise InvalidInputError(
+            'RunConfig.engine="ray" is not available in this version of holdfast. Leave it out, or give LocalEngine().'
+        )
+
+
+def _write(root: Root, spec: Spec, files: dict[Path, bytes]) -> None:
     try:
         root.objects.mkdir(parents=True, exist_ok=True)
-        write_atomic(str(root.trainable_file), pickled)
-        write_atomic(str(root.values_file), dump_objects(objects))
-        write_atomic(str(root.settings_file), dump_pickle(settings))
+        root.spec_file.unlink(missing_ok=True)  # of an experiment that was made here before and never run
+        for path, content in files.items():
+            write_atomic(str(path), content)
         write_spec(root, spec)  # last: from here on this is an experiment
     except OSError as error:
         raise StorageError(
@@ -264,7 +293,7 @@ def load_experiment(path: str | os.PathLike[str], trainable: Any = None, param_s
         objects = load_objects(root.values_file, dump_objects(newer))
         settings.space = _refreshed(settings.space, space)
         replacements[root.values_file] = objects.dump()
-        replacements[root.settings_file] = dump_pickle(settings)
+        replacements[root.settings_file] = dump_value(settings, SETTINGS)
     spec.name = root.path.name
     experiment = Experiment(root, spec, settings, function, objects)
     experiment.replacements = replacements
@@ -277,6 +306,16 @@ def local_path(path: str | os.PathLike[str]) -> str:
     if "://" in text and not text.startswith("file://"):
         raise InvalidInputError(f"{text!r}: object stores are not available in this version of holdfast.")
     return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
+
+
+def check_unchanged(experiment: Experiment) -> None:
+    """Refuse to run if the root has gone, or belongs to a Tuner that was made for it later."""
+    root = experiment.root
+    if read_spec(root).uid != experiment.spec.uid:
+        raise ExperimentExistsError(
+            f"Another Tuner was made for {root.path} after this one, so the experiment there is not this Tuner's any "
+            "more. Run that one, or make this one again with another RunConfig(name=...). Nothing was changed."
+        )
 
 
 def keep_replacements(experiment: Experiment) -> None:

@@ -19,7 +19,7 @@ from holdfast.callbacks.trial_view import ExperimentInfo, TrialList, TrialView
 from holdfast.checkpoints.checkpoint import Checkpoint
 from holdfast.checkpoints.names import checkpoint_name
 from holdfast.controller.clock import Clock
-from holdfast.controller.history import History
+from holdfast.controller.past import Past
 from holdfast.controller.loop import JournalWriter
 from holdfast.controller.spec import Root, read_pickle, write_pickle
 from holdfast.controller.stop_rule import UserStopRule
@@ -44,7 +44,7 @@ class Notifier:
         *,
         root: Root,
         results: ResultBuilder,
-        history: History,
+        history: Past,
         stop: UserStopRule,
         callbacks: Sequence[Callback],
         display: Display,

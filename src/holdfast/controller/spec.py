@@ -19,9 +19,10 @@ import xxhash
 from holdfast.core.retention import Retention
 from holdfast.errors import DamageError, ExperimentNotFoundError, NewerFormatError, StorageError
 from holdfast.storage.local import write_atomic
-from holdfast.trainable.pickling import OWN_FILE
+from holdfast.trainable.pickling import OWN_FILE, dump_value
 
 FORMAT = 1
+LOCK_S = 5.0
 PRIVATE = ".holdfast"
 
 
@@ -72,6 +73,40 @@ class Root:
         return epochs.is_dir() and any(epochs.iterdir())
 
 
+@contextlib.contextmanager
+def sole_use(root: Root) -> Iterator[None]:
+    """Keep other processes from making an experiment here, or beginning it, meanwhile.
+
+    Only the beginning needs a lock, because there is no epoch yet that says whose the root is. The directory itself is
+    locked, so no file stays behind. Where that is not possible, or somebody holds it too long, a small gap is left.
+    """
+    try:
+        fd = os.open(root.private, os.O_RDONLY)
+    except OSError:  # not there: whoever reads next says so better
+        yield
+        return
+    try:
+        deadline = time.monotonic() + LOCK_S
+        while not _lock(fd) and time.monotonic() < deadline:
+            time.sleep(0.01)
+        yield
+    finally:
+        os.close(fd)
+
+
+def _lock(fd: int) -> bool:
+    """False if somebody else has it; True also if the file system knows no locks."""
+    try:
+        import fcntl
+
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except (ImportError, OSError):
+        return True
+    return True
+
+
 def read_spec(root: Root) -> Spec:
     """The experiment's facts, or an error that says why this is not an experiment that can be opened."""
     try:
@@ -116,15 +151,9 @@ def write_spec(root: Root, spec: Spec) -> None:
 def write_pickle(path: Path, value: Any) -> None:
     """One user object in a file of its own."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    write_atomic(str(path), dump_pickle(value))
-
-
-def dump_pickle(value: Any) -> bytes:
-    """One user object as the content of a file."""
     import cloudpickle
 
-    data: bytes = cloudpickle.dumps(value)
-    return data
+    write_atomic(str(path), cloudpickle.dumps(value))
 
 
 def read_pickle(path: Path) -> Any:
@@ -133,11 +162,9 @@ def read_pickle(path: Path) -> Any:
         return pickle.load(file)
 
 
-def store_value(root: Root, value: Any) -> str:
-    """Keep a value that a user function made; returns the key under which configs refer to it."""
-    import cloudpickle
-
-    data = cloudpickle.dumps(value)
+def store_value(root: Root, value: Any, name: str) -> str:
+    """Keep a value that a config cannot hold; returns the key under which configs refer to it."""
+    data = dump_value(value, f"the value {name!r} of the search space")
     key = f"{OWN_FILE}{xxhash.xxh3_128_hexdigest(data)}"
     target = root.objects / f"{key}.pkl"
     if not target.exists():

@@ -6,6 +6,8 @@ import contextlib
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from holdfast.callbacks.trial_view import ExperimentInfo, TrialPreview, trial_dirname, trial_name
 from holdfast.checkpoints.commit import sweep
 from holdfast.controller.experiment import Experiment
@@ -14,9 +16,11 @@ from holdfast.core.state import State
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.resources import PlacementGroupFactory, asks_by_config, flat_request, resources_of
 from holdfast.search.base import Proposal
-from holdfast.space.objects import make_marker, restore_objects
-from holdfast.space.tree import get_at, put_at
+from holdfast.space.objects import is_marker, make_marker, restore_objects
+from holdfast.space.tree import SCALARS
 from holdfast.trainable.messages import Run
+
+_encode = msgspec.msgpack.Encoder().encode
 
 
 class TrialKit:
@@ -58,11 +62,20 @@ class TrialKit:
 
     def keep_values(self, proposal: Proposal) -> dict[str, Any]:
         """The proposal's config as plain data: values that are not go to files, and the config refers to them."""
-        for path in proposal.raw:
-            parts = tuple(path.split("/"))
-            value = get_at(proposal.config, parts)
-            put_at(proposal.config, parts, make_marker(store_value(self._experiment.root, value), value))
-        return proposal.config
+        config = proposal.config
+        if proposal.raw or not _can_be_journaled(config):
+            config = self._kept(config, "")
+        return config
+
+    def _kept(self, node: Any, path: str) -> Any:
+        if isinstance(node, dict) and not is_marker(node):
+            return {key: self._kept(value, f"{path}/{key}" if path else str(key)) for key, value in node.items()}
+        if isinstance(node, list):
+            return [self._kept(value, f"{path}/{i}") for i, value in enumerate(node)]
+        if is_marker(node) or (type(node) in SCALARS and _can_be_journaled(node)):
+            return node
+        self._experiment.objects.own_files = True
+        return make_marker(store_value(self._experiment.root, node, path), node)
 
     def names(self, state: State, n: int, identity: str, tag: str, config: dict[str, Any]) -> tuple[str, str]:
         """The user's name and directory name for a new trial; empty where the rule applies."""
@@ -125,6 +138,15 @@ class TrialKit:
             bundles=bundles,
             strategy=strategy,
         )
+
+
+def _can_be_journaled(value: Any) -> bool:
+    """Whether plain data is plain enough: no integers beyond 64 bits, no text that UTF-8 does not know."""
+    try:
+        _encode(value)
+    except (OverflowError, UnicodeEncodeError, TypeError):
+        return False
+    return True
 
 
 def _request(factory: PlacementGroupFactory) -> dict[str, float] | None:

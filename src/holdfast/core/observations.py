@@ -203,25 +203,4 @@ EdgeObservation = Union[
     Interrupted,
     Resumed,
 ]
-Observation = Union[
-    Report,
-    Saved,
-    Returned,
-    Stopped,
-    Raised,
-    Waiting,
-    Joined,
-    Died,
-    Capacity,
-    CommitEnded,
-    VerifyEnded,
-    DeleteEnded,
-    Proposed,
-    Exhausted,
-    StalledAttempt,
-    CallbackRaised,
-    GraceOver,
-    StopAll,
-    Interrupted,
-    Resumed,
-]
+Observation = Union[WorkerMessage, EdgeObservation]

@@ -327,9 +327,11 @@ def _trial_terminated(state: State, event: ev.TrialTerminated, _: Retention) -> 
     trial.verdict = trial.why = ""
 
 
-def _trial_requeued(state: State, event: ev.TrialRequeued, _: Retention) -> None:
+def _trial_requeued(state: State, event: ev.TrialRequeued, retention: Retention) -> None:
     trial = state.trials[event.n]
     _move(state, trial, event)
+    if trial.cause == ev.Cause.DAMAGED and event.mode == "resume":
+        _believe_again(state, trial, retention)
     trial.failures = trial.cuts = trial.load_failures = 0
     trial.error, trial.cause, trial.reason = None, "", ""
     if event.mode == "restart":
@@ -339,6 +341,14 @@ def _trial_requeued(state: State, event: ev.TrialRequeued, _: Retention) -> None
         trial.rows = trial.iteration = 0
         trial.metrics = None
         trial.floor = trial.next_index
+
+
+def _believe_again(state: State, trial: Trial, retention: Retention) -> None:
+    """The user says that damaged checkpoints were repaired: they are verified anew before they are used."""
+    for record in trial.checkpoints:
+        if record.stored == Stored.BAD and record.digest and record.index >= trial.floor:
+            record.stored, record.reason = Stored.COMMITTED, ""
+            retention.register(state, trial, record)
 
 
 def _budget_renewed(state: State, _event: ev.BudgetRenewed, _: Retention) -> None:

@@ -196,7 +196,7 @@ def read_head(root: str, disk: Disk) -> tuple[Link | None, list[Stump]]:
     """Return the newest segment, and newer files that never became one.
 
     Raises:
-        BrokenChain: It holds records but its header is damaged.
+        BrokenChain: It holds records but its header is damaged, or there is no segment where there must have been one.
     """
     stumps: list[Stump] = []
     for name in reversed(list_segments(root, disk)):
@@ -207,6 +207,9 @@ def read_head(root: str, disk: Disk) -> tuple[Link | None, list[Stump]]:
         if find_frame(buffer, 0, name.first_seq, len(buffer)) is not None:
             raise BrokenChain(name, "its header is damaged", [])
         stumps.append(Stump(name, len(buffer)))
+    if not stumps and any(file.endswith(".hfs") for file in disk.list(os.path.join(root, ".holdfast", "snapshots"))):
+        # Snapshots are made of a history, so there was one: this is no experiment that never began.
+        raise BrokenChain(SegmentName(1, 1), "the file is missing, and so is every other segment", [])
     return None, stumps
 
 

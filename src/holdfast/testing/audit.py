@@ -60,7 +60,8 @@ class Account:
     failures: int = 0
     verdict: str = ""
     source: int | None = None
-    reason: str = ""
+    cause: str = ""  # of the error it ended with
+    told_before: int = 0  # rows of a life that the user ended, which stop rules forget when the next one starts
 
     def usable(self) -> list[Kept]:
         """Checkpoints that a new attempt could start from, oldest first."""
@@ -157,7 +158,7 @@ class Audit:
             raise Violation("I5", f"{self.stopping} after {self._rows_told()} rows")
 
     def _rows_told(self) -> int:
-        return sum(row.told for trial in self.trials for row in trial.rows)
+        return sum(trial.told_before + sum(row.told for row in trial.rows) for trial in self.trials)
 
     def search_reopened(self, _: ev.SearchReopened) -> None:
         self.ended = self.stopping = ""
@@ -199,6 +200,7 @@ class Audit:
             raise Violation("I6", f"trial {trial.n} starts with {event.rows} rows from {newest}")
         trial.status, trial.attempt, trial.ordinal, trial.source = "RUNNING", event.attempt, 0, index
         del trial.rows[event.rows :]
+        trial.told_before = 0
         trial.time_total = 0.0 if newest is None else newest.time_total
 
     def reported(self, event: ev.Reported) -> None:
@@ -257,14 +259,19 @@ class Audit:
         known = ("returned", "done", "stop criterion", "not resumed", self.stopping)
         if event.reason not in known:
             raise Violation("I5", f"trial {trial.n} was terminated because of {event.reason!r}")
-        trial.status, trial.verdict, trial.reason = "TERMINATED", "", event.reason
+        trial.status, trial.verdict = "TERMINATED", ""
 
     def requeued(self, event: ev.TrialRequeued) -> None:
         trial = self.trials[event.n]
         if trial.status == "RUNNING":
             raise Violation("I7", f"trial {trial.n} is queued again while it runs")
-        trial.status, trial.failures, trial.verdict = "PENDING", 0, ""
+        if event.mode == "resume" and trial.cause == Cause.DAMAGED:
+            for kept in trial.kept.values():  # the user says that they were repaired
+                if kept.stored == "bad" and kept.digest and kept.index >= trial.floor:
+                    kept.stored = "committed"
+        trial.status, trial.failures, trial.verdict, trial.cause = "PENDING", 0, "", ""
         if event.mode == "restart":
+            trial.told_before += sum(row.told for row in trial.rows)
             trial.rows.clear()
             trial.floor = trial.next_index
 
@@ -291,7 +298,7 @@ class Audit:
             limit = self.scenario.max_failures
             if limit < 0 or trial.failures < limit:
                 raise Violation("I8", f"trial {trial.n} is ERROR after {trial.failures + 1} failures of {limit}")
-        trial.status, trial.verdict = "ERROR", ""
+        trial.status, trial.verdict, trial.cause = "ERROR", "", event.cause
 
     def _own_fault(self, event: ev.AttemptFailed | ev.TrialErrored) -> None:
         life = self.ledger.lives.get((self._epoch, event.n, event.attempt))

@@ -12,8 +12,9 @@ from holdfast.core.events import Cause
 from holdfast.space.rng import Rng
 from holdfast.testing.scenario import pick
 
-LATE_S = 10.0
-COPY_S = 40.0
+LATE_S = (0.1, 2.0, 10.0)
+COPY_S = (0.1, 2.0, 40.0)
+ROT_S = (0.1, 2.0, 10.0)
 
 _DEATHS = (
     Cause.EXIT,
@@ -50,6 +51,9 @@ class Chaos:
         self.left[kind] -= 1
         return True
 
+    def _within(self, longest: tuple[float, ...]) -> float:
+        return self.rng.uniform(0.0, pick(self.rng, longest))
+
     def survives(self, size: int) -> int:
         """How many of ``size`` things that nobody synced survive a power cut."""
         luck = self.rng.random()
@@ -61,7 +65,7 @@ class Chaos:
 
     def kill_after(self) -> int | None:
         """After how many actions a new driver dies; often during its recovery."""
-        if not self.strikes("driver_kills", 0.8):
+        if not self.strikes("driver_kills", 0.9):
             return None
         return self.rng.integers(0, pick(self.rng, (12, 40, 150, 600)))
 
@@ -73,7 +77,7 @@ class Chaos:
 
     def interrupt_after_s(self) -> float | None:
         """When somebody presses Ctrl+C."""
-        return self.rng.uniform(0.0, pick(self.rng, (1.0, 10.0, 40.0))) if self.strikes("interrupts", 0.5) else None
+        return self._within((0.2, 2.0, 10.0, 40.0)) if self.strikes("interrupts", 0.5) else None
 
     def clock_jump_s(self) -> float:
         """By how much the wall clock is set before the next driver starts."""
@@ -97,7 +101,7 @@ class Chaos:
         if self.disk_is_full():
             return 0, OSError(errno.ENOSPC, "No space left on device")
         if self.strikes("full_disks", 0.03):
-            self._disk_full_until = self._now() + self.rng.uniform(0.1, pick(self.rng, (2.0, 90.0)))
+            self._disk_full_until = self._now() + self._within((2.0, 90.0))
             part = self.rng.integers(0, size)
             return part, None if part else OSError(errno.ENOSPC, "No space left on device")
         if self.strikes("failed_writes", 0.03):
@@ -109,7 +113,7 @@ class Chaos:
     def store_fault(self) -> str:
         if self._now() < self._store_broken_until:
             return "503 Slow Down"
-        if self.strikes("store_troubles", 0.05):
+        if self.strikes("store_troubles", 0.08):
             self._store_broken_until = self._now() + self.rng.uniform(0.0, 20.0)
             return "connection reset"
         return ""
@@ -124,35 +128,39 @@ class Chaos:
     # --- workers
 
     def in_step(self) -> str:
-        if self.strikes("worker_deaths", 0.04):
+        if self.strikes("worker_deaths", 0.08):
             return pick(self.rng, _DEATHS)
-        if self.strikes("worker_exceptions", 0.04):
+        if self.strikes("worker_exceptions", 0.06):
             return Cause.EXCEPTION if self.rng.random() < 0.8 else Cause.STORAGE
         if self.strikes("hangs", 0.03):
             return "hang"
         return ""
 
     def loading_fails(self) -> bool:
-        return self.strikes("failed_loads", 0.3)
+        return self.strikes("failed_loads", 0.5)
 
     def space_returns_in(self) -> float:
-        if self._now() >= self._store_full_until and self.strikes("full_stores", 0.05):
-            self._store_full_until = self._now() + self.rng.uniform(0.5, pick(self.rng, (5.0, 100.0)))
+        if self._now() >= self._store_full_until and self.strikes("full_stores", 0.1):
+            self._store_full_until = self._now() + self._within((5.0, 100.0))
         return max(0.0, self._store_full_until - self._now())
 
+    def rots_in_s(self) -> float | None:
+        """When a checkpoint that was just committed will be damaged, if it will."""
+        return self._within(ROT_S) if self.strikes("rotten_checkpoints", 0.2) else None
+
     def stage_is_spoiled(self) -> bool:
-        return self.strikes("spoiled_stages", 0.05)
+        return self.strikes("spoiled_stages", 0.1)
 
     # --- the network
 
     def uplink(self) -> tuple[float, list[float]]:
         """Extra delay of a message, and those of its copies."""
-        extra = self.rng.uniform(0.0, LATE_S) if self.strikes("late_messages", 0.05) else 0.0
-        copies = [self.rng.uniform(0.0, COPY_S)] if self.strikes("repeated_messages", 0.1) else []
+        extra = self._within(LATE_S) if self.strikes("late_messages", 0.08) else 0.0
+        copies = [self._within(COPY_S)] if self.strikes("repeated_messages", 0.15) else []
         return extra, copies
 
     def reply_is_lost(self) -> bool:
-        return self.strikes("lost_replies", 0.04)
+        return self.strikes("lost_replies", 0.08)
 
     def lost_at_death(self, in_flight: int) -> int:
         """A dead worker's last messages may be lost; what was sent long before has arrived."""

@@ -81,13 +81,9 @@ def durable_copy(disk: MemoryDisk) -> MemoryDisk:
     return copy
 
 
-def check_claims(root: str, disk: MemoryDisk, retention: Retention, state: State, *, hurry: bool) -> None:
-    """A driver has left in order: all of its state must survive a power cut right now (I9).
-
-    Args:
-        hurry: It was interrupted twice: then the next driver commits what is staged.
-    """
-    if state.running or (state.staged and not hurry):
+def check_claims(root: str, disk: MemoryDisk, retention: Retention, state: State) -> None:
+    """A driver has left in order: all of its state must survive a power cut right now (I9)."""
+    if state.running or state.staged:
         raise Violation("I9", f"a driver has left with {state.staged} uncommitted and {state.running} running")
     try:
         same_state(state, refold(root, durable_copy(disk), retention), "what the driver claims, and what is durable")

@@ -102,8 +102,11 @@ class MemoryDisk:
             if path not in self.files and keep(1):
                 self.files[path] = removed
         self._removed.clear()
+        ended: set[str] = set()  # directories of which no further change survives: file systems keep their order
         for path, file in list(self.files.items()):
-            if not file.name_durable and not keep(1):
+            folder = os.path.dirname(path)
+            if not file.name_durable and (folder in ended or not keep(1)):
+                ended.add(folder)
                 if file.older is None:
                     del self.files[path]
                     continue

@@ -5,6 +5,7 @@ Owns the order in which a driver opens, runs and leaves. Must never decide anyth
 
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +78,6 @@ class SimDriver:
     Attributes:
         process: The process that it runs in.
         left: It has ended in order; ``interrupted`` says why if trials were left unfinished.
-        in_a_hurry: It was interrupted twice and did not wait for anything.
         controller: Once it has opened the experiment.
     """
 
@@ -86,7 +86,6 @@ class SimDriver:
         self.process = process
         self.left = False
         self.interrupted = ""
-        self.in_a_hurry = False
         self.controller: Controller | None = None
         self.journal: SyncedJournal | None = None
         self.claim: Claim | None = None
@@ -154,7 +153,7 @@ class SimDriver:
             trial_dir=lambda n: Path(f"{ROOT}/t{n}"),
             trouble=lambda text: None,
         )
-        edges = Edges(engine, journal, keeper, self._proposer(state), clock, run_message(state))
+        edges = Edges(engine, journal, keeper, self._proposer(state), clock, partial(self._run_message, state))
         hooks = SimHooks(state, self._stop, self.process, scenario.save_chance)
         watches = Watches(self._stop, stall_timeout_s=scenario.stall_timeout_s, grace_s=scenario.grace_s)
         self._snapshots = Snapshotter(state, self._store, clock, journal, policies=self._policy_memory)
@@ -164,17 +163,25 @@ class SimDriver:
 
     def _begin(self, controller: Controller, claim: Claim) -> None:
         state = controller.state
-        before = bool(state.trials)
-        lost = "" if state.stopped else "the driver that ran it was lost"
-        for n in state.running:
-            keep = {r.sealed for r in state.trials[n].checkpoints if (n, r.index) in state.staged}
-            self.world.store.sweep(f"{ROOT}/t{n}", keep)
+        resumed = bool(state.trials)
+        former = state.stopped or "the driver that ran it was lost"
+        unfinished = {*state.touched, *(trial.n for trial in state.unfinished())}
         writer = f"driver-{self.process.number}"  # the claim's own name is random
+        # Only what has written is known not to be taken over: nothing may be swept before.
         controller.record(ev.EpochStarted(controller.edges.clock.now(), claim.epoch, writer, "host", 1))
-        if before:
-            finished, unfinished, errored = self._resume
-            controller.tell(ob.Resumed(finished, unfinished, errored, lost or state.stopped))
+        self._tidy(state, unfinished)
+        if resumed:
+            controller.tell(ob.Resumed(*self._resume, former))
         controller.edges.engine.open(Setup(0, "story", ROOT, "", "", self.world.scenario.is_class))
+
+    def _tidy(self, state: State, trials: set[int]) -> None:
+        """Remove what attempts had begun to stage when they were killed."""
+        for n in trials:
+            self.process.step("sweep")
+            trial = state.trials[n]
+            keep = {record.sealed for record in trial.checkpoints if (n, record.index) in state.staged}
+            self.world.store.sweep(f"{ROOT}/t{n}", keep, trial.attempt)
+            state.session.untidy.discard(n)
 
     def _policies(self) -> Policies:
         scenario = self.world.scenario
@@ -212,18 +219,35 @@ class SimDriver:
 
     # --- running
 
+    def _run_message(self, state: State, n: int) -> Run:
+        trial = state.trials[n]
+        if n in state.session.untidy:
+            self._tidy(state, {n})
+        checkpoint = None
+        if trial.source is not None:
+            donor, index = trial.source
+            checkpoint = f"t{donor}/checkpoint_{index:06d}"
+        return Run(
+            n=n,
+            attempt=trial.attempt,
+            trial_id=trial.id,
+            trial_name=trial.id,
+            trial_dir=f"t{n}",
+            tag=trial.tag,
+            config=trial.config,
+            checkpoint=checkpoint,
+            iteration=trial.iteration,
+            time_total=trial.time_total,
+        )
+
     def _turn(self, controller: Controller) -> None:
-        try:
-            controller.step()
-            if not controller.done():
-                if self.world.chaos.rng.random() < self.world.scenario.snapshot_chance:
-                    self._take_snapshot()
-                return
-        except KeyboardInterrupt:
-            state = controller.state
-            state.session.draining = state.session.draining or "KeyboardInterrupt"
-            self.in_a_hurry = True
-        self._leave(controller)
+        controller.step()
+        if controller.watches.hurry:
+            raise KeyboardInterrupt
+        if controller.done():
+            self._leave(controller)
+        elif self.world.chaos.rng.random() < self.world.scenario.snapshot_chance:
+            self._take_snapshot()
 
     def _take_snapshot(self) -> None:
         assert self._snapshots is not None
@@ -242,32 +266,8 @@ class SimDriver:
         journal = self.journal.journal
         if not any(journal.wait_synced(journal.written_seq) for _ in range(LEAVE_SYNCS)):
             raise StorageError("the last records of the journal could not be made durable")
+        self._tidy(state, {*state.session.untidy, *(event.n for event in running)})
         self._take_snapshot()
         journal.close()
         self.interrupted = reason
         self.left = True
-
-
-def run_message(state: State) -> Any:
-    """What a worker is told about the attempt that the state says its trial is in."""
-
-    def make(n: int) -> Run:
-        trial = state.trials[n]
-        checkpoint = None
-        if trial.source is not None:
-            donor, index = trial.source
-            checkpoint = f"t{donor}/checkpoint_{index:06d}"
-        return Run(
-            n=n,
-            attempt=trial.attempt,
-            trial_id=trial.id,
-            trial_name=trial.id,
-            trial_dir=f"t{n}",
-            tag=trial.tag,
-            config=trial.config,
-            checkpoint=checkpoint,
-            iteration=trial.iteration,
-            time_total=trial.time_total,
-        )
-
-    return make

@@ -150,22 +150,18 @@ class StoreHost:
             self.verified[key] = self.verified.get(key, 0) + 1
         if isinstance(outcome, jobs.CommitDone) and isinstance(job, jobs.Commit):
             path = f"{job.trial_dir}/checkpoint_{job.index:06d}"
-            if world.chaos.strikes("rotten_checkpoints", 0.1):
-                self._rot_later(path)
+            rots_in_s = world.chaos.rots_in_s()
+            if rots_in_s is not None:
+                world.timeline.later(rots_in_s, lambda: self._rot(path))
             if world.chaos.strikes("stubborn_checkpoints", 0.1) and path in world.store.checkpoints:
                 world.store.checkpoints[path].stubborn = True
         if self.engine is not None:
             self.engine.wake()
 
-    def _rot_later(self, path: str) -> None:
-        store, chaos = self._world.store, self._world.chaos
-
-        def rot() -> None:
-            if path in store.checkpoints:
-                self._process.machine.note(self._process, path, "rots")
-                store.rot(path)
-
-        self._world.timeline.later(chaos.rng.uniform(0.0, 10.0), rot)
+    def _rot(self, path: str) -> None:
+        if path in self._world.store.checkpoints:
+            self._process.machine.note(self._process, path, "rots")
+            self._world.store.rot(path)
 
     def deleting(self, job: jobs.Delete) -> None:
         """The intent must be durable: after a power cut nobody may find a checkpoint gone that the journal needs."""

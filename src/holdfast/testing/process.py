@@ -37,7 +37,7 @@ class DriverProcess:
         number: 1 for the story's first driver.
         dead: It has been killed or has left.
         suspended: It stands still (SIGSTOP).
-        interrupt_in: Actions until a second Ctrl+C raises ``KeyboardInterrupt`` in the loop.
+        interrupt_in: Actions until one Ctrl+C too many raises ``KeyboardInterrupt`` in the loop.
     """
 
     def __init__(self, machine: Machine, number: int) -> None:
@@ -123,5 +123,5 @@ class DriverProcess:
             self.interrupt_in -= 1
             if self.interrupt_in < 0:
                 self.interrupt_in = None
-                self.machine.note(self, "Ctrl+C again")
+                self.machine.note(self, "KeyboardInterrupt")
                 raise KeyboardInterrupt

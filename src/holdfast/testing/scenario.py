@@ -24,11 +24,12 @@ T = TypeVar("T")
 class FaultBudget:
     """How often each kind of fault may strike in one story; the table in ``simulate`` says what each one is."""
 
-    driver_kills: int = 5
+    driver_kills: int = 6
     power_cuts: int = 2
     takeovers: int = 2
     interrupts: int = 2
     second_interrupts: int = 1
+    third_interrupts: int = 1
     worker_deaths: int = 4
     worker_exceptions: int = 3
     hangs: int = 2

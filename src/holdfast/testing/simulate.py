@@ -15,7 +15,8 @@ Fault budget, the most that can happen in one story (``FaultBudget``); a story g
                           some byte on, in the journal, in stages and in renames; only durable promises are checked
     takeovers             the driver is suspended at any action, another one takes over and runs on, the first one wakes
     interrupts            SIGINT at any time; trials save what they can and the driver leaves
-    second_interrupts     SIGINT again: KeyboardInterrupt at any action of the loop
+    second_interrupts     SIGINT again: the driver leaves after its current turn
+    third_interrupts      and again: KeyboardInterrupt at any action of the loop
     worker_deaths         exit, signal, out of memory, preemption, loss of a node; its last messages may be lost
     worker_exceptions     the trainable raises, or reports a full disk
     hangs                 the trainable does nothing any more
@@ -66,7 +67,7 @@ from holdfast.testing.timeline import Timeline
 MAX_STEPS = 6000
 """Turns of all drivers of a story together; the liveness bound."""
 
-RESTART_S = 0.5
+RESTART_S = 3.0
 ORPHANS_LIVE_S = 2.0
 REFOLD_EVERY = 61
 USUAL = ("skip", "resume", "skip")
@@ -143,7 +144,7 @@ class Simulation:
         driver = self._drivers[process.number - 1]
         self.note(process, "is killed")
         self._bury(driver)
-        if self.chaos.strikes("power_cuts", 0.4):
+        if self.chaos.strikes("power_cuts", 0.6):
             self._blackout = True
 
     def suspend(self, process: DriverProcess) -> None:
@@ -207,6 +208,8 @@ class Simulation:
         self.note(driver.process, "SIGINT")
         driver.end("SIGINT")
         if self.chaos.strikes("second_interrupts", 0.5):
+            self.timeline.later(self.chaos.rng.uniform(0.0, 3.0), lambda: driver.end("SIGINT"))
+        if self.chaos.strikes("third_interrupts", 0.5):
             driver.process.interrupt_in = self.chaos.rng.integers(0, 30)
 
     def _advance(self, driver: SimDriver) -> None:
@@ -238,7 +241,7 @@ class Simulation:
         world = self.world
         journal = driver.journal
         assert journal is not None
-        if driver.snapshot_seq >= 0:
+        if driver.snapshot_seq >= 0 and self._driver is driver:
             driver.snapshot_seq = -1
             same_state(state, refold(ROOT, world.disk, world.scenario.retention), "from a snapshot, and from the start")
         elif self.steps % REFOLD_EVERY == 0 and self._driver is driver and journal.blocked is None:
@@ -249,7 +252,7 @@ class Simulation:
             self._bury(driver)
             if not newest:
                 return  # it was suspended on its way out, and somebody has gone on meanwhile
-            check_claims(ROOT, world.disk, world.scenario.retention, state, hurry=driver.in_a_hurry)
+            check_claims(ROOT, world.disk, world.scenario.retention, state)
             if not driver.interrupted and not self._special:
                 self.finished = True
                 self.state = state
@@ -284,7 +287,7 @@ class Simulation:
     def _damage_snapshots(self) -> None:
         folder = os.path.join(ROOT, ".holdfast", "snapshots") + "/"
         files = sorted(path for path in self.world.disk.files if path.startswith(folder))
-        if not files or not self.chaos.strikes("damaged_snapshots", 0.5):
+        if not files or not self.chaos.strikes("damaged_snapshots", 0.7):
             return
         if self.chaos.rng.random() < 0.3:
             for path in files:

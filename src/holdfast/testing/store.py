@@ -37,6 +37,7 @@ class CheckpointDir:
 
     weights: Weights
     stage: str
+    attempt: int
     intact: bool = True
     named: bool = False  # its name is durable
     manifest: bool = True  # False: it is being deleted and no reader sees it
@@ -80,10 +81,11 @@ class MemoryStore:
         found = self.checkpoints.get(path)
         return found.weights if found is not None and found.manifest and found.intact else None
 
-    def sweep(self, home: str, keep: set[str]) -> None:
-        """As ``checkpoints.commit.sweep``."""
-        for place in [place for place in self.stages if place[0] == home and place[1] not in keep]:
-            del self.stages[place]
+    def sweep(self, home: str, keep: set[str], up_to: int) -> None:
+        """As ``checkpoints.commit.sweep``: stages of attempts up to this one, which nobody has to commit."""
+        for place, stage in list(self.stages.items()):
+            if place[0] == home and place[1] not in keep and stage.attempt <= up_to:
+                del self.stages[place]
 
     def rot(self, path: str) -> None:
         """Flip a bit of a checkpoint."""
@@ -104,7 +106,7 @@ class MemoryStore:
         for path, found in list(self.checkpoints.items()):
             if not found.named and not keep(1):
                 home = path.rpartition("/")[0]
-                self.stages[home, found.stage] = StageDir(found.weights, 0, found.intact, durable=True)
+                self.stages[home, found.stage] = StageDir(found.weights, found.attempt, found.intact, durable=True)
                 del self.checkpoints[path]
             found.named = True
         for place, stage in list(self.stages.items()):
@@ -139,7 +141,7 @@ class MemoryStore:
                 aside = self.checkpoints.pop(path, None)
                 if aside is not None:
                     self.checkpoints[f"{path}.orphan"] = aside
-                self.checkpoints[path] = CheckpointDir(stage.weights, job.sealed_name, stage.intact)
+                self.checkpoints[path] = CheckpointDir(stage.weights, job.sealed_name, stage.attempt, stage.intact)
         found = self.checkpoints[path]
         yield "L6"
         found.named = True

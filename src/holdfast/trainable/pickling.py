@@ -99,11 +99,18 @@ class StoredObjects(Mapping[str, Any]):
     """Objects by the path in their marker; each look-up makes the value anew, so that trials cannot share it.
 
     A value that a function of the search space made for one trial is in a file of its own, ``<path>.pkl``.
+
+    Attributes:
+        own_files: Whether there are such files.
     """
 
     def __init__(self, pickles: dict[str, bytes], directory: str) -> None:
         self._pickles = pickles
         self._directory = directory
+        self.own_files = any(name.startswith(OWN_FILE) for name in os.listdir(directory))
+
+    def __bool__(self) -> bool:
+        return self.own_files or bool(self._pickles)
 
     def __getitem__(self, path: str) -> Any:
         if path.startswith(OWN_FILE):
@@ -123,6 +130,19 @@ class StoredObjects(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._pickles)
+
+
+def dump_value(value: Any, name: str) -> bytes:
+    """One object as the content of a file.
+
+    Args:
+        value: The object.
+        name: How to call it in the message if it cannot be pickled.
+
+    Raises:
+        NotSerializableError: It cannot be pickled; the message leads to the object inside it.
+    """
+    return _dump(value, None, name)
 
 
 def _dump(value: Any, apart: Any, name: str) -> bytes:

@@ -13,7 +13,7 @@ from holdfast.core.transitions import apply
 from holdfast.journal.reader import Position, read_journal
 
 
-class History:
+class Past:
     """Reads the journal once from its start, and later only what was added since: asking often is cheap."""
 
     def __init__(self, root: Path, retention: Retention, results: ResultBuilder) -> None:

@@ -1,0 +1,257 @@
+"""Bugs on purpose: each takes one safeguard away, so that tests can show that the simulator notices its absence.
+
+``PLANTED`` are mistakes that somebody could make. ``FOUND`` are mistakes that were made and that the simulator found; each
+stands here as it was before its repair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import pytest
+
+from holdfast.controller import keeping, loop, opening, watches
+from holdfast.core import commands as cmd
+from holdfast.core import decide, plan
+from holdfast.core import events as ev
+from holdfast.core import observations as ob
+from holdfast.core.policies import Verdict
+from holdfast.core.retention import Retention
+from holdfast.core.state import Status, Stored
+from holdfast.core.turn import Turn
+from holdfast.journal.log import Journal
+from holdfast.journal.segment_writer import SegmentWriter
+from holdfast.testing import driver as sim_driver
+
+Patch = pytest.MonkeyPatch
+
+
+class Bug(NamedTuple):
+    """A bug, what notices it, and within how many seeds."""
+
+    plant: Callable[[Patch], None]
+    invariants: tuple[str, ...]
+    seeds: int
+
+
+# --- mistakes that somebody could make
+
+
+def no_attempt_fence(patch: Patch) -> None:
+    """Whatever claims to come from a running trial is believed, whichever attempt sent it."""
+
+    def current(turn: Turn, o: Any) -> Any:
+        trial = turn.state.trial(o.n)
+        return trial if trial is not None and trial.status == Status.RUNNING else None
+
+    patch.setattr(decide, "_current", current)
+
+
+def acting_before_journaling(patch: Patch) -> None:
+    """Replies and launches leave the process before their events are written."""
+
+    def turn(self: Any, observations: Any) -> None:
+        turn = Turn(self.state, self.policies, self.edges.clock.now(), self.hooks.watch)
+        decide.decide_all(turn, observations)
+        self._dispatch(turn.commands)
+        self._write(turn.events)
+        self._open_gate()
+
+    patch.setattr(loop.Controller, "turn", turn)
+
+
+def deleting_before_the_intent_is_durable(patch: Patch) -> None:
+    """Deletions and commits do not wait for the journal's sync."""
+    patch.setattr(cmd, "GATED", ())
+    carry_out = loop.Controller._carry_out
+
+    def carry(self: Any, command: Any) -> None:
+        if isinstance(command, cmd.Commit | cmd.Delete):
+            self.edges.keeper.submit(command)
+        else:
+            carry_out(self, command)
+
+    patch.setattr(loop.Controller, "_carry_out", carry)
+
+
+def deleting_before_the_successor_is_committed(patch: Patch) -> None:
+    """What a new checkpoint makes obsolete goes when that one is staged, not when it is committed."""
+    stage = decide._stage
+
+    def stage_and_drop(turn: Turn, trial: Any, sealed: Any) -> None:
+        stage(turn, trial, sealed)
+        indexes = tuple(record.index for record in trial.committed())
+        if indexes and turn.policies.rules.retention.num_to_keep is not None:
+            turn.add(ev.CheckpointsDropped(turn.at, trial.n, indexes))
+            turn.commands.extend(cmd.Delete(trial.n, index) for index in indexes)
+
+    patch.setattr(decide, "_stage", stage_and_drop)
+
+
+def acknowledging_what_waits_for_space(patch: Patch) -> None:
+    """A full disk does not keep reports from being answered."""
+    patch.setattr(loop.Controller, "_wait_for_space", lambda self, seq: None)
+
+
+def retention_that_forgets_the_latest(patch: Patch) -> None:
+    """Only the best are kept."""
+
+    def obsolete(self: Retention, state: Any, trial: Any) -> tuple[int, ...]:
+        if self.num_to_keep is None:
+            return ()
+        keep = {record.index for record in self.best(trial)}
+        return tuple(record.index for record in trial.committed() if record.index not in keep)
+
+    patch.setattr(Retention, "obsolete", obsolete)
+
+
+def from_scratch_when_the_newest_is_damaged(patch: Patch) -> None:
+    """A damaged newest checkpoint means no checkpoint."""
+    source_of = plan._source_of
+
+    def source(trial: Any) -> Any:
+        damaged = any(record.stored == Stored.BAD for record in trial.checkpoints)
+        return None if damaged else source_of(trial)
+
+    patch.setattr(plan, "_source_of", source)
+    patch.setattr(plan, "_all_damaged", lambda turn, trial: None)
+    start = plan._start
+
+    def start_anyway(turn: Turn, trial: Any) -> None:
+        if not trial.staging and any(record.stored == Stored.BAD for record in trial.checkpoints):
+            turn.add(ev.TrialStarted(turn.at, trial.n, trial.attempt + 1, 0, None))
+            turn.commands.append(cmd.Launch(trial.n, trial.attempt))
+        else:
+            start(turn, trial)
+
+    patch.setattr(plan, "_start", start_anyway)
+
+
+def starting_from_unverified_checkpoints(patch: Patch) -> None:
+    """A checkpoint that was once committed is believed to be good for ever."""
+    schedule = plan.schedule
+
+    def schedule_believing(turn: Turn) -> None:
+        state = turn.state
+        state.session.verified |= {(t.n, r.index) for t in state.trials for r in t.committed()}
+        schedule(turn)
+
+    patch.setattr(decide, "schedule", schedule_believing)
+
+
+def counting_a_repeated_report_twice(patch: Patch) -> None:
+    """The copy of a report is one more report."""
+
+    def repeat(turn: Turn, trial: Any, o: ob.Report) -> None:
+        verdict, why = decide._judge(turn, trial, o)
+        turn.add(ev.Reported(turn.at, o.n, o.attempt, o.worker, o.dt, o.metrics, verdict, why))
+        decide._answer(turn, trial, o.ordinal)
+
+    patch.setattr(decide, "_repeat_answer", repeat)
+
+
+def no_epoch_fence(patch: Patch) -> None:
+    """A driver that was taken over writes on."""
+    patch.setattr(Journal, "_check_fence", lambda self: None)
+
+
+def a_sync_that_only_pretends(patch: Patch) -> None:
+    """The journal calls records durable without fsync."""
+
+    def sync(self: Journal) -> bool:
+        ticket = self._writer.begin_sync()
+        if ticket is not None:
+            self._writer.end_sync(ticket)
+        return True
+
+    patch.setattr(Journal, "sync", sync)
+
+
+def counting_preemption(patch: Patch) -> None:
+    """A machine that is taken away counts as a failure of the trial."""
+    patch.setattr(ev.Cause, "COUNTED", ev.Cause.COUNTED | {ev.Cause.PREEMPTED})
+
+
+def one_failure_too_many(patch: Patch) -> None:
+    """The budget is off by one."""
+    fail = decide._fail
+
+    def lenient(turn: Turn, trial: Any, cause: str, error: Any, *, retry: bool = True) -> None:
+        if retry and trial.failures == turn.policies.rules.max_failures:
+            turn.add(ev.AttemptFailed(turn.at, trial.n, trial.attempt, cause, error))
+        else:
+            fail(turn, trial, cause, error, retry=retry)
+
+    patch.setattr(decide, "_fail", lenient)
+
+
+def a_stop_rule_that_forgets(patch: Patch) -> None:
+    """What a stop rule knew is not told to it again after a restart."""
+    patch.setattr(sim_driver.UserStopRule, "has_memory", False)
+
+
+def a_stop_rule_that_is_not_rewound(patch: Patch) -> None:
+    """A stop rule counts the rows of abandoned attempts."""
+    patch.setattr(sim_driver.UserStopRule, "rewind", lambda self, trial: None)
+
+
+def archiving_what_is_not_settled(patch: Patch) -> None:
+    """A trial whose last checkpoint is on its way counts as settled, and is not looked at again."""
+    patch.setattr(sim_driver.Snapshotter, "_take", _forgetful_take)
+
+
+def _forgetful_take(self: Any, *, background: bool) -> None:
+    state = self._state
+    settled = [opening.archive_record(state.trials[n]) for n in state.touched if state.trials[n].final]
+    self._live = {n for n in self._live | state.touched if not state.trials[n].final}
+    state.touched.clear()
+    live = [state.trials[n] for n in sorted(self._live)]
+    self._write(settled, self._journal.position, opening.snapshot_payload(state, live, self._policies()))
+
+
+def leaving_before_the_commit(patch: Patch) -> None:
+    """Finished means that all trials ended, whatever is still staged."""
+
+    def finished(state: Any) -> bool:
+        waiting = state.pending or state.paused or state.running or state.session.parked
+        return bool(state.search_ended) and not waiting
+
+    patch.setattr(loop, "finished", finished)
+
+
+def chatting(patch: Patch) -> None:
+    """Every turn of the loop leaves a note."""
+    schedule = plan.schedule
+
+    def schedule_and_note(turn: Turn) -> None:
+        schedule(turn)
+        turn.add(ev.Noted(turn.at, -1, "still here"))
+
+    patch.setattr(decide, "schedule", schedule_and_note)
+
+
+PLANTED: dict[str, Bug] = {
+    bug.plant.__name__: bug
+    for bug in (
+        Bug(no_attempt_fence, ("I6", "I7"), 100),
+        Bug(acting_before_journaling, ("I1",), 100),
+        Bug(deleting_before_the_intent_is_durable, ("I3",), 20),
+        Bug(deleting_before_the_successor_is_committed, ("I3", "I2"), 20),
+        Bug(acknowledging_what_waits_for_space, ("I1",), 100),
+        Bug(retention_that_forgets_the_latest, ("I3",), 20),
+        Bug(from_scratch_when_the_newest_is_damaged, ("I2",), 200),
+        Bug(starting_from_unverified_checkpoints, ("I2",), 20),
+        Bug(counting_a_repeated_report_twice, ("I6",), 50),
+        Bug(no_epoch_fence, ("I1",), 200),
+        Bug(a_sync_that_only_pretends, ("I1", "I3", "I4", "I9"), 20),
+        Bug(counting_preemption, ("I8",), 50),
+        Bug(one_failure_too_many, ("I8",), 50),
+        Bug(a_stop_rule_that_forgets, ("I5",), 200),
+        Bug(a_stop_rule_that_is_not_rewound, ("I5",), 200),
+        Bug(archiving_what_is_not_settled, ("I5",), 100),
+        Bug(leaving_before_the_commit, ("I9",), 50),
+        Bug(chatting, ("I10",), 20),
+    )
+}
+_ = (keeping, watches, SegmentWriter, Verdict)
