@@ -11,6 +11,7 @@
     │   ├── ExperimentExistsError      (also ValueError)  offers restore, a new name, or if_exists
     │   ├── ExperimentNotFoundError    (also FileNotFoundError, ValueError)
     │   ├── NotRunError                (also RuntimeError)
+    │   ├── NoResultError              (also RuntimeError) what was asked for is not among the results
     │   └── NewerFormatError           the root was written by a newer holdfast
     ├── OwnershipError                 another driver writes this experiment
     │   ├── ExperimentLockedError      host, pid and age of the holder are fields
@@ -74,6 +75,10 @@ class ExperimentNotFoundError(UsageError, FileNotFoundError, ValueError):
 
 class NotRunError(UsageError, RuntimeError):
     """Results were asked for before the experiment has been run."""
+
+
+class NoResultError(UsageError, RuntimeError):
+    """What was asked for does not exist among the results."""
 
 
 class NewerFormatError(UsageError):

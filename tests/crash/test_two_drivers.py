@@ -100,15 +100,18 @@ def test_of_sixteen_simultaneous_restores_exactly_one_proceeds(lab: Lab, takeove
         assert epochs(lab) == [1, 2]
 
 
-def test_of_processes_that_begin_the_same_experiment_at_once_exactly_one_does(lab: Lab) -> None:
+@pytest.mark.parametrize("pause", [False, True], ids=["at once", "after all have a Tuner"])
+def test_of_processes_that_begin_the_same_experiment_exactly_one_does(lab: Lab, pause: bool) -> None:
     """And what it has begun is what is stored: a restore goes on with the same seed and the same names."""
     gate, creation_gate = lab.folder / "gate", lab.folder / "creation-gate"
-    plan = Plan(trials=30, steps=4, every=2, seed=None, gate=str(gate), creation_gate=str(creation_gate))
+    plan = Plan(trials=30, steps=4, every=2, seed=None, creation_gate=str(creation_gate))
+    plan.gate = str(gate) if pause else ""
     drivers = [lab.start(plan) for _ in range(6)]
     until(lambda: all("ready" in driver.output for driver in drivers), "not everybody gets ready")
     creation_gate.touch()
-    until(lambda: all(d.ended or d.output.count("ready") == 2 for d in drivers), "not everybody gets ready")
-    gate.touch()
+    if pause:
+        until(lambda: all(d.ended or d.output.count("ready") == 2 for d in drivers), "not everybody gets ready")
+        gate.touch()
     until(lambda: sum(not driver.ended for driver in drivers) <= 1, "the losers do not leave")
     (winner,) = [driver for driver in drivers if driver.process.poll() in (None, 0)]
     for driver in drivers:

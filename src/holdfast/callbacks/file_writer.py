@@ -52,6 +52,8 @@ class FileWriter:
         linger_s: How long bytes may wait for others before they are written.
         max_waiting_bytes: How many bytes may wait before callers are slowed down.
         max_stall_s: How long one call is slowed down at most.
+        is_void: Asked before each write; True, once and for ever, means that the files belong to another driver now.
+            What is queued is then dropped.
     """
 
     def __init__(
@@ -60,6 +62,7 @@ class FileWriter:
         linger_s: float = LINGER_S,
         max_waiting_bytes: int = MAX_WAITING_BYTES,
         max_stall_s: float = MAX_STALL_S,
+        is_void: Callable[[], bool] = lambda: False,
     ) -> None:
         self.trouble = ""
         """Why files cannot be written at the moment; "" if they can."""
@@ -67,6 +70,7 @@ class FileWriter:
         self._linger_s = linger_s
         self._max_waiting = max_waiting_bytes
         self._max_stall_s = max_stall_s
+        self._is_void = is_void
         self._lock = threading.Lock()
         self._work = threading.Condition(self._lock)  # something to do, or a reason to hurry
         self._rest = threading.Condition(self._lock)  # something was done
@@ -203,6 +207,10 @@ class FileWriter:
         trouble = ""
         for path in list(self._in_hand):
             with self._disk:
+                if self._is_void():
+                    with self._lock:
+                        self._in_hand.clear()
+                    break
                 try:
                     self._write(path, self._in_hand[path])
                 except Exception as error:  # whatever it is, the thread must live and the bytes must stay

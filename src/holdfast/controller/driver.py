@@ -27,14 +27,15 @@ from holdfast.config import Environment, LocalEngine, ResumeConfig
 from holdfast.controller.clock import RealClock
 from holdfast.controller.experiment import Experiment, check_unchanged, keep_replacements
 from holdfast.controller.feasibility import ResourceWatch
-from holdfast.controller.past import Past
 from holdfast.controller.keeping import KeeperEdge
 from holdfast.controller.loop import Controller, Edges
 from holdfast.controller.notify import Notifier
+from holdfast.controller.past import Past
 from holdfast.controller.proposing import VariantProposer
 from holdfast.controller.replay import open_with_memory
 from holdfast.controller.signals import watch_signals
 from holdfast.controller.snapshots import Snapshotter
+from holdfast.controller.spec import sole_use
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.trial_kit import TrialKit
 from holdfast.controller.watches import Watches
@@ -45,7 +46,7 @@ from holdfast.core.state import State
 from holdfast.engines.base import Engine
 from holdfast.engines.local import LocalProcessEngine
 from holdfast.errors import StorageError
-from holdfast.journal.epoch import Claim, claim_epoch, release
+from holdfast.journal.epoch import Claim, claim_epoch, is_fenced, release
 from holdfast.journal.log import Journal
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.schedulers import FIFOScheduler
@@ -105,10 +106,11 @@ class Driver:
         Durability: when this returns normally, everything that the outcome shows is fsynced under the root (I9).
         """
         root = self._experiment.root
-        check_unchanged(self._experiment)
         self._kit.check_resources(self._run_config.engine)
         with ExitStack() as leaving:
-            claim = claim_epoch(root.path, takeover=self._takeover)
+            with sole_use(root):
+                check_unchanged(self._experiment)
+                claim = claim_epoch(root.path, takeover=self._takeover)
             leaving.callback(release, root.path, claim)
             keep_replacements(self._experiment)
             store = SnapshotStore(root.path, epoch=claim.epoch)
@@ -246,6 +248,7 @@ class Driver:
             callbacks=default_callbacks(environment.disable_auto_callback_loggers, given),
             display=make_display(config.verbose, reporter=config.progress_reporter),
             facts=facts,
+            is_fenced=partial(is_fenced, self._experiment.root.path, journal.claim),
         )
 
     def _policies(self) -> Policies:

@@ -11,7 +11,7 @@ from typing import Any
 
 from holdfast._version import __version__
 from holdfast.config import CheckpointConfig, Environment, RunConfig, TuneConfig
-from holdfast.controller.spec import Root, Spec, read_pickle, read_spec, write_spec
+from holdfast.controller.spec import Root, Spec, read_pickle, read_spec, sole_use, write_spec
 from holdfast.core.retention import Retention
 from holdfast.errors import (
     ExperimentExistsError,
@@ -229,10 +229,13 @@ def _check_available(config: RunConfig) -> None:
 def _write(root: Root, spec: Spec, files: dict[Path, bytes]) -> None:
     try:
         root.objects.mkdir(parents=True, exist_ok=True)
-        root.spec_file.unlink(missing_ok=True)  # of an experiment that was made here before and never run
-        for path, content in files.items():
-            write_atomic(str(path), content)
-        write_spec(root, spec)  # last: from here on this is an experiment
+        with sole_use(root):
+            if root.was_started():  # by somebody who was faster
+                raise _exists(root.path)
+            root.spec_file.unlink(missing_ok=True)  # of an experiment that was made here before and never run
+            for path, content in files.items():
+                write_atomic(str(path), content)
+            write_spec(root, spec)  # last: from here on this is an experiment
     except OSError as error:
         raise StorageError(
             error.errno,
@@ -263,7 +266,11 @@ def _named_root(path: Path, if_exists: str) -> Root:
         return root
     if if_exists == "new":
         return _free_root(path)
-    raise ExperimentExistsError(
+    raise _exists(path)
+
+
+def _exists(path: Path) -> ExperimentExistsError:
+    return ExperimentExistsError(
         f"An experiment named {path.name!r} exists already at {path}. To continue it: "
         f'Tuner.restore("{path}"). To start another one: a new RunConfig(name=...), or RunConfig(if_exists="new") to '
         'number it. RunConfig(if_exists="resume") continues it whenever it exists. Nothing was changed.'

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from holdfast.callbacks.callback import Callback, CallbackList
@@ -19,8 +19,8 @@ from holdfast.callbacks.trial_view import ExperimentInfo, TrialList, TrialView
 from holdfast.checkpoints.checkpoint import Checkpoint
 from holdfast.checkpoints.names import checkpoint_name
 from holdfast.controller.clock import Clock
-from holdfast.controller.past import Past
 from holdfast.controller.loop import JournalWriter
+from holdfast.controller.past import Past
 from holdfast.controller.spec import Root, read_pickle, write_pickle
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.core import events as ev
@@ -49,6 +49,7 @@ class Notifier:
         callbacks: Sequence[Callback],
         display: Display,
         facts: ExperimentFacts,
+        is_fenced: Callable[[], bool],
     ) -> None:
         self._state = state
         self._info = info
@@ -58,7 +59,7 @@ class Notifier:
         self._results = results
         self._history = history
         self._stop = stop
-        self._writer = FileWriter()
+        self._writer = FileWriter(is_void=is_fenced)
         self._callbacks = CallbackList(callbacks, self._writer)
         self._loggers = [callback for callback in callbacks if isinstance(callback, FileLogger)]
         self._error_files = ErrorFiles(self._writer)

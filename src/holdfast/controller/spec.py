@@ -9,7 +9,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import pickle
+import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +26,7 @@ from holdfast.storage.local import write_atomic
 from holdfast.trainable.pickling import OWN_FILE, dump_value
 
 FORMAT = 1
-LOCK_S = 5.0
+LOCK_S = 5.0  # how long to wait for others who make or begin an experiment at the same place
 PRIVATE = ".holdfast"
 
 

@@ -4,15 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from holdfast.errors import NoResultError
     from holdfast.results.analysis import ExperimentAnalysis
     from holdfast.results.grid import ResultGrid
-    from holdfast.results.history import NoResultError
     from holdfast.results.result import Result
 
 # Imported when first used: the command line opens experiments without any of these, and must answer at once.
 _HOMES = {
     "ExperimentAnalysis": "holdfast.results.analysis",
-    "NoResultError": "holdfast.results.history",
+    "NoResultError": "holdfast.errors",
     "Result": "holdfast.results.result",
     "ResultGrid": "holdfast.results.grid",
 }

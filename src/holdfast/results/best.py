@@ -12,8 +12,8 @@ from typing import Any, TypeVar
 
 from holdfast.core.retention import lookup
 from holdfast.core.state import Trial
-from holdfast.errors import InvalidInputError
-from holdfast.results.history import History, NoResultError
+from holdfast.errors import InvalidInputError, NoResultError
+from holdfast.results.history import History
 
 SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 MODES = ("min", "max")

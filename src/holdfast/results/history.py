@@ -21,16 +21,12 @@ from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import CheckpointRecord, State, Trial
 from holdfast.core.transitions import apply
-from holdfast.errors import FencedError, InvalidInputError, UsageError
+from holdfast.errors import FencedError, InvalidInputError
 from holdfast.journal.epoch import Holder, holder
 from holdfast.journal.reader import Position, read_journal
 from holdfast.space.tree import copy_tree
 
 MAX_OPEN_TRIES = 5
-
-
-class NoResultError(UsageError, RuntimeError):
-    """What was asked for does not exist among the results."""
 
 
 class History:

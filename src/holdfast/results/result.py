@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.controller.spec import Root
 from holdfast.core.retention import lookup
-from holdfast.errors import TrialError
+from holdfast.errors import NoResultError, TrialError
 from holdfast.results.best import best_of, check_mode, number
 from holdfast.results.frames import frame_of
-from holdfast.results.history import NoResultError, open_history, plain_path, require_local
+from holdfast.results.history import open_history, plain_path, require_local
 from holdfast.results.sources import FoldedTrial, Source, TrialFiles
 
 if TYPE_CHECKING:

@@ -15,8 +15,8 @@ from holdfast.callbacks.trial_view import ERROR_FILE
 from holdfast.checkpoints.checkpoint import Checkpoint
 from holdfast.checkpoints.names import checkpoint_name, index_of
 from holdfast.core.state import CheckpointRecord, Status, Trial
-from holdfast.errors import TrialError
-from holdfast.results.history import History, NoResultError
+from holdfast.errors import NoResultError, TrialError
+from holdfast.results.history import History
 
 RESULT_FILE = "result.json"
 PROGRESS_FILE = "progress.csv"

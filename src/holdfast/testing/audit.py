@@ -23,6 +23,9 @@ from holdfast.testing.store import MemoryStore
 
 TOLERANCE_S = 1e-3
 
+OWN_FAULTS = frozenset({"exception", "exit", "signal", "out_of_memory", "stalled", "loading"})
+"""What uses up ``max_failures``, said a second time on purpose."""
+
 
 @dataclass
 class Row:
@@ -302,7 +305,7 @@ class Audit:
 
     def _own_fault(self, event: ev.AttemptFailed | ev.TrialErrored) -> None:
         life = self.ledger.lives.get((self._epoch, event.n, event.attempt))
-        if event.cause not in Cause.COUNTED or life is None:
+        if event.cause not in OWN_FAULTS or life is None:
             raise Violation("I8", f"{event} is not the trial's fault: {life}")
         guilty = life.hung if event.cause == Cause.STALLED else life.end == event.cause
         if not guilty:
@@ -329,9 +332,7 @@ class Audit:
         if event.index != trial.next_index or any(k.sealed == event.sealed for k in trial.kept.values()):
             raise Violation("I2", f"{event} of trial {trial.n} comes twice, or is not number {trial.next_index}")
         trial.next_index += 1
-        trial.kept[event.index] = Kept(
-            event.index, event.sealed, len(trial.rows), last.metrics, trial.time_total
-        )
+        trial.kept[event.index] = Kept(event.index, event.sealed, len(trial.rows), last.metrics, trial.time_total)
 
     def committed(self, event: ev.CheckpointCommitted) -> None:
         kept = self._kept(event.n, event.index, "staged")

@@ -74,4 +74,3 @@ class PausingScheduler(FIFOScheduler):
         if trial.iteration + 1 == self._iteration and trial.attempt <= PAUSES:
             return Verdict.PAUSE, "a pause"
         return Verdict.CONTINUE, ""
-

@@ -59,7 +59,15 @@ class Trainer:
     """
 
     def __init__(
-        self, process: Process, plan: Training, epoch: int, *, root: str, store: MemoryStore, ledger: Ledger, mishaps: Mishaps
+        self,
+        process: Process,
+        plan: Training,
+        epoch: int,
+        *,
+        root: str,
+        store: MemoryStore,
+        ledger: Ledger,
+        mishaps: Mishaps,
     ) -> None:
         self._process = process
         self._run = process.run

@@ -57,9 +57,7 @@ class FakeClock:
         woken: While True, a sleep is cut short.
     """
 
-    def __init__(
-        self, timeline: Timeline, not_before: float = 0.0, woken: Callable[[], bool] = lambda: False
-    ) -> None:
+    def __init__(self, timeline: Timeline, not_before: float = 0.0, woken: Callable[[], bool] = lambda: False) -> None:
         self._timeline = timeline
         self._base = max(timeline.wall, not_before) - timeline.now
         self._woken = woken
