@@ -8,12 +8,11 @@ import shutil
 import signal
 import subprocess
 import threading
-import time
 from pathlib import Path
 
 import pytest
-from api_trainables import Counter, Crash, Crashed, count, noop, note, save
-from experiment_tools import checkpoints, csv_rows, history, json_rows, lines, statuses
+from api_trainables import Counter, Crash, Crashed, count, noop, note, save, start_step
+from experiment_tools import checkpoints, csv_rows, history, json_rows, lines, statuses, wait_until
 
 import holdfast as tune
 from holdfast.errors import ExperimentExistsError, ExperimentLockedError
@@ -296,39 +295,67 @@ def small_disk(tmp_path):
     subprocess.run(["umount", "-l", str(place)], check=True)
 
 
-def test_w22_a_full_disk_makes_trials_wait_rather_than_fail(make_tuner, small_disk, caplog):
-    """W22: an error of the storage while saving is raised in the trainable, and counts as its failure."""
+def fill(path: str) -> None:
+    """Leave no byte free on this file's disk."""
+    with open(path, "wb", buffering=0) as filler:
+        for size in (65536, 4096, 1):
+            try:
+                while True:
+                    filler.write(b"\0" * size)
+            except OSError:
+                continue
+
+
+def test_w22_report_waits_while_the_disk_is_full(make_tuner, small_disk, tmp_path, caplog):
+    """W22: an error of the storage while report() saves is raised in the trainable, and counts as its failure."""
 
     def train(config):
         save(1)
-        with open(config["filler"], "wb") as filler:
-            try:
-                while True:
-                    filler.write(b"\0" * 4096)
-                    filler.flush()
-            except OSError:
-                pass
-        save(2, padding="x" * 50_000)
+        mine = Path(config["dir"], "mine")
+        mine.mkdir()
+        mine.joinpath("weights").write_bytes(b"x" * 200_000)
+        fill(config["filler"])
+        tune.report({"step": 2}, checkpoint=tune.Checkpoint.from_directory(mine))
         return {"step": 3}
 
     filler = small_disk / "filler"
-
-    def make_room():
-        end = time.monotonic() + 60
-        while "waiting for space" not in caplog.text and time.monotonic() < end:
-            time.sleep(0.01)
-        filler.unlink()
-
-    thread = threading.Thread(target=make_room)
-    thread.start()
-    with caplog.at_level(logging.DEBUG, "holdfast"):
-        (result,) = make_tuner(train, {"filler": str(filler)}, storage_path=small_disk).fit()
-    thread.join()
-    assert "waiting for space" in caplog.text
-    assert result.status == "TERMINATED"
-    assert history(result, "step") == [1, 2, 3]
+    make_room = threading.Thread(
+        target=lambda: (wait_until(lambda: "waiting for space" in caplog.text, "the wait"), filler.unlink())
+    )
+    make_room.start()
+    space = {"dir": str(tmp_path), "filler": str(filler)}
+    (result,) = make_tuner(train, space, storage_path=small_disk).fit()
+    make_room.join()
+    assert (result.status, history(result, "step")) == ("TERMINATED", [1, 2, 3])
+    assert Path(result.checkpoint.path, "weights").stat().st_size == 200_000
     assert not Path(result.path, "error.txt").exists()
     assert [row["step"] for row in json_rows(result)] == [1, 2, 3]
+
+
+def test_w22_a_trial_that_meets_a_full_disk_itself_is_not_failed(make_tuner, small_disk, tmp_path):
+    """W22: a trial whose own write to the storage fails for lack of space loses one of its retries."""
+
+    def train(config):
+        if start_step() == 0:
+            save(1)
+            fill(config["filler"])
+        try:
+            save(2)
+        except OSError:
+            note(config, "full", "x")
+            raise
+        return {"step": 3}
+
+    filler = small_disk / "filler"
+    make_room = threading.Thread(
+        target=lambda: (wait_until((tmp_path / "full").exists, "the failure"), filler.unlink())
+    )
+    make_room.start()
+    space = {"dir": str(tmp_path), "filler": str(filler)}
+    (result,) = make_tuner(train, space, storage_path=small_disk).fit()
+    make_room.join()
+    assert (result.status, history(result, "step")) == ("TERMINATED", [1, 2, 3])
+    assert not Path(result.path, "error.txt").exists()
 
 
 def test_w23_a_snapshot_that_cannot_be_written_does_not_end_the_experiment(

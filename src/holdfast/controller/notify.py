@@ -25,7 +25,7 @@ from holdfast.controller.spec import Root, read_pickle, write_pickle
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
-from holdfast.core.state import State
+from holdfast.core.state import State, Status
 
 logger = logging.getLogger("holdfast")
 
@@ -66,6 +66,7 @@ class Notifier:
         self._display = display
         self._facts = facts
         self._trials = TrialList(state, info, results)
+        self._views: dict[int, TrialView] = {}
         self._needs_results = self._callbacks.wants("on_trial_result")
         self._steps = self._callbacks.wants("on_step_begin") or self._callbacks.wants("on_step_end")
         self._pending: list[dict[str, Any]] = []  # results of reports that are not yet told
@@ -150,12 +151,21 @@ class Notifier:
 
     # --- events
 
+    def _view(self, n: int) -> TrialView:
+        """The trial as callbacks see it; kept while it runs, because it is shown with every result."""
+        view = self._views.get(n)
+        if view is None:
+            view = self._trials[n]
+            if view.status == Status.RUNNING:
+                self._views[n] = view
+        return view
+
     def _reported(self, event: ev.Reported, results: Any) -> None:
         if not self._needs_results:
             return
         result = next(results)
         before = result.get("should_checkpoint")
-        trial = self._trials[event.n]
+        trial = self._view(event.n)
         self._callbacks.on_trial_result(iteration=self._iteration, trials=self._trials, trial=trial, result=result)
         if result.get("should_checkpoint") and not before:
             self._save.add(event.n)
@@ -165,25 +175,25 @@ class Notifier:
             self._callbacks.call(hook, iteration=self._iteration, trials=self._trials, trial=trial, **more)
 
     def _started(self, event: ev.TrialStarted, _: Any) -> None:
-        trial = self._trials[event.n]
+        trial = self._view(event.n)
         self._tell("on_trial_start", trial)
         if event.source is not None:
             self._tell("on_trial_restore", trial)
 
     def _committed(self, event: ev.CheckpointCommitted, _: Any) -> None:
-        trial = self._trials[event.n]
+        trial = self._view(event.n)
         if self._callbacks.wants("on_checkpoint"):
             checkpoint = Checkpoint(f"{trial.path}/{checkpoint_name(event.index)}")
             self._tell("on_checkpoint", trial, checkpoint=checkpoint)
         self._tell("on_trial_save", trial)
 
     def _failed(self, event: ev.AttemptFailed, _: Any) -> None:
-        trial = self._trials[event.n]
+        trial = self._view(event.n)
         self._error_files.failed(trial, event.at, event.error, self.exceptions.pop(event.n, b""))
         self._tell("on_trial_recover", trial)
 
     def _errored(self, event: ev.TrialErrored, _: Any) -> None:
-        trial = self._trials[event.n]
+        trial = self._view(event.n)
         pickled = self.exceptions.pop(event.n, b"")
         self.failure = self.failure or (event.n, pickled)
         self._error_files.failed(trial, event.at, event.error, pickled)
@@ -196,6 +206,7 @@ class Notifier:
         """Tell of ended trials whose checkpoints are all committed: loggers close what they have open at the end."""
         for n in [n for n in self._ended if not self._state.trials[n].staging]:
             hook = self._ended.pop(n)
+            self._views.pop(n, None)
             try:
                 self._tell(hook, self._trials[n])
             except Exception as error:
@@ -205,13 +216,13 @@ class Notifier:
                 self.complaints.append(ob.CallbackRaised(n, facts))
 
     def _rejected(self, event: ev.CheckpointRejected, _: Any) -> None:
-        trial = self._trials[event.n]
+        trial = self._view(event.n)
         self._display.note(
             f"{trial}: {checkpoint_name(event.index)} cannot be used ({event.reason}); going back to the one before it"
         )
 
     def _noted(self, event: ev.Noted, _: Any) -> None:
-        self._display.note(event.text if event.n < 0 else f"{self._trials[event.n]}: {event.text}")
+        self._display.note(event.text if event.n < 0 else f"{self._view(event.n)}: {event.text}")
 
     # --- coming and going
 
