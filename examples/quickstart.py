@@ -111,7 +111,8 @@ def check(results: tune.ResultGrid, acknowledged: list[str], diary: Path) -> Non
     lost, doubled = before - recorded, rows - len(recorded)
     say(
         f"4. {len(results)} trials finished. Of {len(before)} reports acknowledged before the kill, "
-        f"{len(lost)} were lost; {len(lines) - len(set(lines))} epochs were trained twice; {rows} rows recorded, {doubled} doubled."
+        f"{len(lost)} were lost; {len(lines) - len(set(lines))} epochs were trained twice; "
+        f"{rows} rows recorded, {doubled} doubled."
     )
     if lost or doubled or rows != TRIALS * EPOCHS:
         raise SystemExit("That is not what holdfast promises: please report it.")

@@ -112,8 +112,8 @@ class Tuner:
             return self._grid(self._outcome)
         if not self._restored:
             raise NotRunError(
-                "The experiment has not been run: call `tuner.fit()` first, or open a finished one with "
-                f'Tuner.restore("{self._experiment.root.path}").'
+                "The experiment has not been run: call `tuner.fit()` first. (Results of an earlier experiment: "
+                "`Tuner.restore(path).get_results()`.)"
             )
         return ResultGrid.from_path(self._experiment.root.path, info=make_info(self._experiment))
 

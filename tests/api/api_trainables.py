@@ -119,7 +119,7 @@ class Crashed(RuntimeError):
 
 
 class Crash(tune.Callback):
-    """Ends the driver, once, with an exception after a number of results: the fastest way to leave trials unfinished."""
+    """Ends the driver, once, with an exception after some results: the fastest way to leave trials unfinished."""
 
     def __init__(self, directory: Any, after: int) -> None:
         self.marker = Path(directory, "crashed")

@@ -28,17 +28,15 @@ def test_a_returned_dict_is_the_last_result(make_tuner):
     assert (result.metrics["b"], result.metrics["training_iteration"], result.metrics["done"]) == (3, 2, True)
 
 
-@pytest.mark.parametrize(("value", "metric"), [(0.5, 0.5), (7, 7), (True, True), (0, 0)])
-def test_a_returned_number_is_the_metric_of_no_name(make_tuner, value, metric):
-    (result,) = make_tuner(lambda config: value).fit()
-    assert result.metrics["_metric"] == metric
+def test_a_returned_number_is_the_metric_of_no_name(make_tuner):
+    grid = make_tuner(lambda config: config["value"], {"value": tune.grid_search([0.5, 7, True, 0])}).fit()
+    assert [result.metrics["_metric"] for result in grid] == [0.5, 7, True, 0]
 
 
-@pytest.mark.parametrize("value", [None, {}, [], "", False])
-def test_nothing_returned_is_no_result(make_tuner, value):
-    (result,) = make_tuner(lambda config: value).fit()
-    assert result.metrics_history == []
-    assert result.status == "TERMINATED"
+def test_nothing_returned_is_no_result(make_tuner):
+    grid = make_tuner(lambda config: config["value"], {"value": tune.grid_search([None, {}, [], "", False])}).fit()
+    assert [result.metrics_history for result in grid] == [[]] * 5
+    assert statuses(grid) == ["TERMINATED"] * 5
 
 
 def test_something_else_returned_is_an_error(make_tuner):
@@ -113,13 +111,15 @@ def test_a_function_of_the_older_style_gets_its_checkpoint_dir(make_tuner, tmp_p
     assert len(checkpoints(result)) == 3
 
 
-@pytest.mark.parametrize("value", [3, {"loss": 1}, 0.5])
-def test_older_spellings_of_report_work(make_tuner, value):
+def test_older_spellings_of_report_work(make_tuner):
     def train(config):
-        tune.report(value) if not isinstance(value, dict) else tune.report(**value)
+        tune.report(3)
+        tune.report(loss=1)
+        tune.report(0.5, loss=2)
 
     (result,) = make_tuner(train).fit()
-    assert result.metrics["loss" if isinstance(value, dict) else "_metric"] == (1 if isinstance(value, dict) else value)
+    assert [row.get("_metric") for row in result.metrics_history] == [3, None, 0.5]
+    assert [row.get("loss") for row in result.metrics_history] == [None, 1, 2]
 
 
 # --- results
@@ -205,13 +205,12 @@ def test_numpy_values_become_numbers(make_tuner):
     assert result.config == {"n": 4}
 
 
-@pytest.mark.parametrize("metrics", [["not", "a", "dict"], {1: 2}, "text"])
-def test_metrics_of_a_wrong_kind_are_the_trials_error(make_tuner, metrics):
+def test_metrics_of_a_wrong_kind_are_the_trials_error(make_tuner):
     def train(config):
-        tune.report(metrics)
+        tune.report([["not", "a", "dict"], {1: 2}, "text"][config["n"]])
 
-    (result,) = make_tuner(train).fit()
-    assert result.error.error_type == "InvalidTypeError"
+    grid = make_tuner(train, {"n": tune.grid_search([0, 1, 2])}).fit()
+    assert [result.error.error_type for result in grid] == ["InvalidTypeError"] * 3
 
 
 # --- checkpoints
@@ -339,10 +338,16 @@ def test_a_trial_runs_in_its_own_directory(make_tuner):
     assert Path(result.path, "artifact.txt").read_text() == "mine"
 
 
-def test_a_trial_can_run_in_the_drivers_directory(make_tuner, monkeypatch, tmp_path):
-    monkeypatch.setenv("RAY_CHDIR_TO_TRIAL_DIR", "0")
+@pytest.mark.parametrize("how", ["environment", "older argument"])
+def test_a_trial_can_run_in_the_drivers_directory(make_tuner, monkeypatch, tmp_path, how):
     monkeypatch.chdir(tmp_path)
-    (result,) = make_tuner(lambda config: {"here": os.getcwd()}).fit()
+    if how == "environment":
+        monkeypatch.setenv("RAY_CHDIR_TO_TRIAL_DIR", "0")
+        tuner = make_tuner(lambda config: {"here": os.getcwd()})
+    else:
+        with pytest.warns(DeprecationWarning, match="CHDIR_TO_TRIAL_DIR"):
+            tuner = make_tuner(lambda config: {"here": os.getcwd()}, chdir_to_trial_dir=False)
+    (result,) = tuner.fit()
     assert result.metrics["here"] == str(tmp_path)
 
 

@@ -526,6 +526,17 @@ def test_a_time_budget_ends_the_experiment(make_tuner):
     assert statuses(grid) == ["TERMINATED"] * 4
 
 
+def test_a_trial_that_does_not_report_is_ended_when_its_time_for_that_is_over(make_tuner, monkeypatch):
+    monkeypatch.setenv("TUNE_FORCE_TRIAL_CLEANUP_S", "0.2")
+    grid = make_tuner(lambda config: threading.Event().wait(), num_samples=2, time_budget_s=0.3).fit()
+    assert statuses(grid) == ["TERMINATED"] * 2
+
+
+def test_every_report_can_be_on_disk_before_it_returns(make_tuner):
+    (result,) = make_tuner(five, durability="sync").fit()
+    assert history(result, "score") == [1, 2, 3, 4, 5]
+
+
 def test_a_stopped_trial_runs_its_finally_blocks(make_tuner, tmp_path):
     def train(config):
         try:
@@ -669,7 +680,7 @@ def test_a_trial_that_stalls_is_killed_and_retried_from_its_checkpoint(make_tune
             if first and step == 2:
                 threading.Event().wait()
 
-    config = tune.FailureConfig(max_failures=1, stall_timeout_s=0.5)
+    config = tune.FailureConfig(max_failures=-1, stall_timeout_s=0.5)
     (result,) = make_tuner(train, {"dir": str(tmp_path)}, failure_config=config).fit()
     assert result.status == "TERMINATED"
     assert history(result, "step") == [1, 2, 3]

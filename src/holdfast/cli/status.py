@@ -104,7 +104,7 @@ def _trials_text(view: ProgressView) -> str:
 
 def _lost_text(count: int) -> str:
     were = "trial was" if count == 1 else "trials were"
-    return f"{count:,} {were} running when the driver went; nothing that was reported is lost"
+    return f"{count:,} {were} running when the driver went; a resume continues from what is recorded here"
 
 
 def _failure_lines(view: ProgressView) -> list[str]:

@@ -54,7 +54,8 @@ class CheckpointConfig(Settings):
     """Older spelling of ``checkpoint_score_attribute``; moved there at construction."""
 
     num_to_keep_overall: int | None = field(default=None, kw_only=True)
-    """Best checkpoints kept over the whole experiment; each trial's latest stays besides. None: no limit."""
+    """Best checkpoints kept over the whole experiment, and the latest of each trial that may still go on. None: no
+    limit."""
 
     @property
     def score_candidates(self) -> tuple[tuple[str, str], ...]:

@@ -92,7 +92,7 @@ class LocalEngine(Settings):
     """Modules imported once, before workers are forked, so that trials start with them loaded."""
 
     memory_limit_bytes: int | None = None
-    """Memory that one trial may use before it is ended as out of memory; None sets no limit."""
+    """Memory that one trial may use; beyond it, allocations fail with MemoryError. None sets no limit."""
 
     max_trials_per_worker: int | None = None
     """Trials after which a worker process is replaced; None reuses it without limit."""
@@ -156,7 +156,7 @@ class RunConfig(Settings):
     """How copies travel between nodes and storage."""
 
     verbose: int | None = None
-    """What the terminal shows: 0 nothing, 1 the progress, 2 results too, 3 everything; None chooses."""
+    """What is shown: 0 nothing, 1 (also None) the progress, 2 each trial that ends too, 3 each result too."""
 
     stop: Any = None
     """When trials end: dict of metric and bound, function, Stopper or list of them."""

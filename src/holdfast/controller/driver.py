@@ -23,7 +23,7 @@ from holdfast.callbacks.progress import ExperimentFacts, make_display
 from holdfast.callbacks.rows import ResultBuilder
 from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.checkpoints.keeper import CheckpointKeeper
-from holdfast.config import Environment, LocalEngine, ResumeConfig
+from holdfast.config import DEPRECATED, Environment, LocalEngine, ResumeConfig
 from holdfast.controller.clock import RealClock
 from holdfast.controller.experiment import Experiment, check_unchanged, keep_replacements
 from holdfast.controller.feasibility import ResourceWatch
@@ -289,7 +289,7 @@ class Driver:
 
     def _setup(self, first_worker: int) -> Setup:
         root, spec = self._experiment.root, self._experiment.spec
-        at_end = self._checkpoint.checkpoint_at_end
+        at_end, older = self._checkpoint.checkpoint_at_end, self._tune_config.chdir_to_trial_dir
         return Setup(
             worker=first_worker,  # numbers are never used twice: old results name their workers
             experiment=spec.name,
@@ -300,7 +300,7 @@ class Driver:
             checkpoint_frequency=self._checkpoint.checkpoint_frequency,
             checkpoint_at_end=spec.is_class if at_end is None else at_end,
             reuse_instances=bool(self._tune_config.reuse_actors),
-            chdir=self._environment.chdir_to_trial_dir,
+            chdir=self._environment.chdir_to_trial_dir if older == DEPRECATED else bool(older),
             log_to_file=self._run_config.log_files,
             memory_limit_bytes=getattr(self._run_config.engine, "memory_limit_bytes", None) or 0,
             sys_path=tuple(sys.path),

@@ -220,6 +220,12 @@ def _check_available(config: RunConfig) -> None:
         raise InvalidInputError(
             "RunConfig.storage_filesystem is not available in this version of holdfast: use a local path."
         )
+    sync = config.sync_config
+    if sync is not None and sync.syncer is not None and sync.syncer != "auto":
+        raise InvalidInputError(
+            f"SyncConfig.syncer={sync.syncer!r}: custom syncers are not available in this version of holdfast. Leave it "
+            "out: trials write their checkpoints straight under storage_path."
+        )
     if config.engine == "ray":
         raise InvalidInputError(
             'RunConfig.engine="ray" is not available in this version of holdfast. Leave it out, or give LocalEngine().'
@@ -340,7 +346,14 @@ def _checked_again(spec: Spec, trainable: Any) -> Any:
             f"Got a trainable with identifier {name!r} but expected {spec.trainable!r}. Changed code under the same "
             "name is fine."
         )
-    return resolve_trainable(trainable)
+    function = resolve_trainable(trainable)
+    if is_class_trainable(function) != spec.is_class:
+        was, now = ("class", "function") if spec.is_class else ("function", "class")
+        raise InvalidInputError(
+            f"Invalid `trainable` input to `Tuner.restore()`: {spec.trainable!r} was a {was}, and its checkpoints are "
+            f"those of one; got a {now} of the same name."
+        )
+    return function
 
 
 def _stored_trainable(root: Root, spec: Spec) -> Any:

@@ -217,9 +217,13 @@ class Notifier:
 
     def _rejected(self, event: ev.CheckpointRejected, _: Any) -> None:
         trial = self._view(event.n)
-        self._display.note(
-            f"{trial}: {checkpoint_name(event.index)} cannot be used ({event.reason}); going back to the one before it"
-        )
+        name = checkpoint_name(event.index)
+        self._display.note(f"{trial}: {name} cannot be used ({event.reason}); an older one is used if there is one")
+
+    def _interrupted(self, event: ev.AttemptInterrupted, _: Any) -> None:
+        if event.cause == ev.Cause.STORAGE:
+            trial = self._view(event.n)
+            self._display.note(f"{trial}: no space left ({event.detail}); it is tried again and not counted as failed")
 
     def _noted(self, event: ev.Noted, _: Any) -> None:
         self._display.note(event.text if event.n < 0 else f"{self._view(event.n)}: {event.text}")
@@ -305,5 +309,6 @@ _TELL: dict[type, Any] = {
     ev.TrialErrored: Notifier._errored,
     ev.TrialTerminated: Notifier._terminated,
     ev.CheckpointRejected: Notifier._rejected,
+    ev.AttemptInterrupted: Notifier._interrupted,
     ev.Noted: Notifier._noted,
 }

@@ -85,8 +85,10 @@ def sole_use(root: Root) -> Iterator[None]:
     locked, so no file stays behind. Where that is not possible, or somebody holds it too long, a small gap is left.
     """
     try:
-        fd = os.open(root.private, os.O_RDONLY)
+        fd = -1 if root.was_started() else os.open(root.private, os.O_RDONLY)
     except OSError:  # not there: whoever reads next says so better
+        fd = -1
+    if fd < 0:
         yield
         return
     try:

@@ -132,7 +132,7 @@ def release(root: str | os.PathLike[str], claim: Claim, *, disk: Disk = REAL_DIS
     Durability:
         None needed: if the mark is lost with the power, so is the process.
     """
-    # Without the mark the next driver looks at the process instead. A full disk must not turn a finished run into an error.
+    # Without the mark the next driver looks at the process instead: a full disk must not make a finished run an error.
     with contextlib.suppress(OSError):
         disk.create_exclusive(_path(os.path.abspath(root), claim.epoch) + ".released", b"")
 

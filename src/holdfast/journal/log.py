@@ -104,6 +104,8 @@ class Journal:
         try:
             journal._writer.open()
         except OSError as error:
+            if disk.exists(journal._fence):  # the newer driver tidies up while we make our segment
+                raise epochs.fenced_error(journal._root, claim, disk=disk) from error
             raise _storage_error(error, f"The journal of {journal._root} cannot be opened for writing") from error
         journal._told = journal.synced_seq
         if threaded:

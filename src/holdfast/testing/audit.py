@@ -8,13 +8,12 @@ Owns I1, I2, I3, I5 (verdicts and configurations), I6, I8 and I10 as far as the 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.core import events as ev
 from holdfast.core.events import Cause
+from holdfast.testing.accounts import Account, Kept, Row, why_needed
 from holdfast.testing.journal_bytes import Entry
 from holdfast.testing.ledger import Ledger, Violation
 from holdfast.testing.policies import PAUSES, is_good
@@ -23,52 +22,10 @@ from holdfast.testing.store import MemoryStore
 
 TOLERANCE_S = 1e-3
 
+FINAL = ("TERMINATED", "ERROR")
+
 OWN_FAULTS = frozenset({"exception", "exit", "signal", "out_of_memory", "stalled", "loading"})
 """What uses up ``max_failures``, said a second time on purpose."""
-
-
-@dataclass
-class Row:
-    link: int
-    metrics: dict[str, Any]
-    told: bool  # the stop rule was asked about it
-
-
-@dataclass
-class Kept:
-    """A checkpoint, as far as the journal goes."""
-
-    index: int
-    sealed: str
-    rows: int
-    metrics: dict[str, Any]
-    time_total: float
-    stored: str = "staged"  # then "committed", "bad", "dropped"
-    digest: str = ""
-
-
-@dataclass
-class Account:
-    """One trial's story so far."""
-
-    n: int
-    status: str = "PENDING"
-    attempt: int = 0
-    ordinal: int = 0
-    rows: list[Row] = field(default_factory=list)
-    time_total: float = 0.0
-    kept: dict[int, Kept] = field(default_factory=dict)
-    next_index: int = 0
-    floor: int = 0
-    failures: int = 0
-    verdict: str = ""
-    source: int | None = None
-    cause: str = ""  # of the error it ended with
-    told_before: int = 0  # rows of a life that the user ended, which stop rules forget when the next one starts
-
-    def usable(self) -> list[Kept]:
-        """Checkpoints that a new attempt could start from, oldest first."""
-        return [k for k in self.kept.values() if k.stored == "committed" and k.index >= self.floor]
 
 
 class Audit:
@@ -86,14 +43,20 @@ class Audit:
         self.store = store
         self.trials: list[Account] = []
         self.links: set[int] = set()
+        self.stages: set[str] = set()
         self.dropped: set[tuple[int, int]] = set()
         self.ended = ""  # the search
         self.stopping = ""
+        self.workers: set[int] = set()  # of the current driver
         self.counts: dict[str, int] = {}
         self._epoch = 0
         self._at = 0.0
         self._epoch_at = 0.0
         self._lived_s = 0.0
+        self._failed_fast = False
+        self._renewed = False
+        self._statuses: list[str] = []
+        self._requeued: dict[int, str] = {}
         self._configs = _configs(scenario)
 
     def read(self, history: Iterable[Entry]) -> Audit:
@@ -116,8 +79,12 @@ class Audit:
 
     def _nothing_acknowledged_is_lost(self) -> None:
         for link, sent in self.ledger.reports.items():
-            if sent.acked and link not in self.links and link not in self.ledger.void:
+            if not sent.acked or link in self.ledger.void:
+                continue
+            if link not in self.links:
                 raise Violation("I1", f"report {link} ({sent}) was acknowledged and is not in the journal")
+            if sent.sealed and sent.sealed not in self.stages:
+                raise Violation("I1", f"the checkpoint of report {link} ({sent}) was acknowledged and is not there")
 
     def _cost_is_flat(self) -> None:
         """A record is about a report, a checkpoint, an attempt, a trial, a worker or a driver: a few for each."""
@@ -144,6 +111,14 @@ class Audit:
         if self._epoch:
             self._lived_s += self._at - self._epoch_at
         self._epoch, self._epoch_at = event.epoch, event.at
+        self.workers.clear()
+        self._failed_fast = False
+        self._renewed = not self.trials
+        self._statuses = [trial.status for trial in self.trials]
+        self._requeued.clear()
+
+    def joined(self, event: ev.WorkerJoined) -> None:
+        self.workers.add(event.worker)
 
     def search_ended(self, event: ev.SearchEnded) -> None:
         self.ended = event.reason
@@ -167,9 +142,16 @@ class Audit:
         self.ended = self.stopping = ""
 
     def budget_renewed(self, _: ev.BudgetRenewed) -> None:
-        for trial in self.trials:
-            if trial.status not in ("TERMINATED", "ERROR"):
+        self._renewed = True
+        finished, unfinished, errored = self.ledger.resumes[self._epoch]
+        for trial, status in zip(self.trials, self._statuses, strict=True):
+            wanted = {"TERMINATED": finished, "ERROR": errored}.get(status, "")
+            if wanted and self._requeued.get(trial.n, "skip") != wanted:
+                raise Violation("I5", f"trial {trial.n} was {status} and should {wanted}: {self._requeued}")
+            if trial.status not in FINAL:
                 trial.failures = 0
+                if not wanted and unfinished != "resume" and self._requeued.get(trial.n) != unfinished:
+                    raise Violation("I5", f"trial {trial.n} was {status} and should {unfinished}")
 
     def ignored(self, _: ev.AnyEvent) -> None:
         pass
@@ -180,12 +162,14 @@ class Audit:
         n = len(self.trials)
         if event.n != n or event.config != self._configs[n]:
             raise Violation("I5", f"trial {event.n} got {event.config}, an uninterrupted run {self._configs[n]}")
-        self.trials.append(Account(n))
+        self.trials.append(Account(n, cpus=1.0 if event.request is None else event.request["CPU"]))
 
     def started(self, event: ev.TrialStarted) -> None:
         trial = self._in(event, "PENDING")
         if event.attempt != trial.attempt + 1:
             raise Violation("I7", f"attempt {event.attempt} of trial {trial.n} follows attempt {trial.attempt}")
+        if not self._renewed:
+            raise Violation("I8", f"trial {trial.n} is started by a new driver before its retries were renewed")
         if self.stopping:
             raise Violation("I5", f"trial {trial.n} is started although the experiment was stopped: {self.stopping}")
         usable = trial.usable()
@@ -202,9 +186,16 @@ class Audit:
         if event.rows != (0 if newest is None else newest.rows):
             raise Violation("I6", f"trial {trial.n} starts with {event.rows} rows from {newest}")
         trial.status, trial.attempt, trial.ordinal, trial.source = "RUNNING", event.attempt, 0, index
+        self._check_limits()
         del trial.rows[event.rows :]
         trial.told_before = 0
         trial.time_total = 0.0 if newest is None else newest.time_total
+
+    def _check_limits(self) -> None:
+        running = [trial for trial in self.trials if trial.status == "RUNNING"]
+        limit = self.scenario.max_concurrent
+        if (limit and len(running) > limit) or sum(trial.cpus for trial in running) > self.scenario.cpus:
+            raise Violation("limits", f"{len(running)} trials run at once, of {limit}, on {self.scenario.cpus} CPUs")
 
     def reported(self, event: ev.Reported) -> None:
         trial = self._current(event)
@@ -218,6 +209,8 @@ class Audit:
         before = trial.rows[-1].link if trial.rows else 0
         if sent.step != len(trial.rows) + 1 or sent.before != before:
             raise Violation("I6", f"row {len(trial.rows) + 1} of trial {trial.n} continues {sent.before}, not {before}")
+        if event.worker not in self.workers:
+            raise Violation("I6", f"{event} comes from a worker that nobody knows")
         self.links.add(link)
         told = event.metrics.get("done") is not True and not self.stopping
         trial.rows.append(Row(link, event.metrics, told))
@@ -259,13 +252,22 @@ class Audit:
             raise Violation("I6", f"trial {trial.n} ended by itself with {len(trial.rows)} of {steps} rows")
         if event.reason == "stop criterion" and trial.verdict != "stop":
             raise Violation("I5", f"trial {trial.n} was terminated by a stop criterion that nobody applied")
+        self._check_saved_at_end(trial, event)
         known = ("returned", "done", "stop criterion", "not resumed", self.stopping)
         if event.reason not in known:
             raise Violation("I5", f"trial {trial.n} was terminated because of {event.reason!r}")
         trial.status, trial.verdict = "TERMINATED", ""
 
+    def _check_saved_at_end(self, trial: Account, event: ev.TrialTerminated) -> None:
+        """A class that saves at its end, and came to it in order, has a checkpoint of its last row."""
+        life = self.ledger.lives.get((self._epoch, event.n, event.attempt))
+        in_order = trial.status == "RUNNING" and life is not None and life.end in ("Returned", "Stopped")
+        if in_order and self.scenario.at_end and all(k.rows != len(trial.rows) for k in trial.kept.values()):
+            raise Violation("I2", f"trial {trial.n} ended with {event} without its last checkpoint")
+
     def requeued(self, event: ev.TrialRequeued) -> None:
         trial = self.trials[event.n]
+        self._requeued[event.n] = event.mode
         if trial.status == "RUNNING":
             raise Violation("I7", f"trial {trial.n} is queued again while it runs")
         if event.mode == "resume" and trial.cause == Cause.DAMAGED:
@@ -301,12 +303,16 @@ class Audit:
             limit = self.scenario.max_failures
             if limit < 0 or trial.failures < limit:
                 raise Violation("I8", f"trial {trial.n} is ERROR after {trial.failures + 1} failures of {limit}")
+            trial.failures += 1
+            self._failed_fast = self.scenario.fail_fast
         trial.status, trial.verdict, trial.cause = "ERROR", "", event.cause
 
     def _own_fault(self, event: ev.AttemptFailed | ev.TrialErrored) -> None:
         life = self.ledger.lives.get((self._epoch, event.n, event.attempt))
         if event.cause not in OWN_FAULTS or life is None:
             raise Violation("I8", f"{event} is not the trial's fault: {life}")
+        if self.trials[event.n].verdict:
+            raise Violation("I8", f"{event} of a trial that was told to {self.trials[event.n].verdict}")
         guilty = life.hung if event.cause == Cause.STALLED else life.end == event.cause
         if not guilty:
             raise Violation("I8", f"{event}, but the attempt's own story is {life}")
@@ -317,8 +323,14 @@ class Audit:
         free = (Cause.PREEMPTED, Cause.ENGINE_LOST, Cause.STORAGE, Cause.LOADING)
         if event.cause in free and (life is None or life.end != event.cause):
             raise Violation("I8", f"{event}, but the attempt's own story is {life}")
-        if event.cause not in (*free, Cause.DRIVER_LOST, Cause.DRIVER_STOPPED):
-            raise Violation("I8", f"{event} should have counted")
+        if event.cause == Cause.DRIVER_LOST:
+            wrong = life is not None
+        elif event.cause == Cause.DRIVER_STOPPED:
+            wrong = self._epoch not in self.ledger.told_to_end and not self._failed_fast
+        else:
+            wrong = event.cause not in free
+        if wrong:
+            raise Violation("I8", f"{event}, but the attempt's own story is {life}, and its driver lives")
         trial.status, trial.verdict = "PENDING", ""
 
     # --- checkpoints
@@ -332,6 +344,7 @@ class Audit:
         if event.index != trial.next_index or any(k.sealed == event.sealed for k in trial.kept.values()):
             raise Violation("I2", f"{event} of trial {trial.n} comes twice, or is not number {trial.next_index}")
         trial.next_index += 1
+        self.stages.add(event.sealed)
         trial.kept[event.index] = Kept(event.index, event.sealed, len(trial.rows), last.metrics, trial.time_total)
 
     def committed(self, event: ev.CheckpointCommitted) -> None:
@@ -358,7 +371,7 @@ class Audit:
         trial = self.trials[event.n]
         for index in event.indexes:
             kept = self._kept(event.n, index, "committed")
-            why = self._why_needed(trial, kept)
+            why = why_needed(self.scenario.retention, self.trials, trial, kept)
             if why:
                 raise Violation("I3", f"checkpoint {index} of trial {trial.n} is dropped although it is {why}")
         for index in event.indexes:
@@ -368,40 +381,6 @@ class Audit:
     def deleted(self, event: ev.CheckpointsDeleted) -> None:
         for index in event.indexes:
             self._kept(event.n, index, "dropped")
-
-    def _why_needed(self, trial: Account, kept: Kept) -> str:
-        """Why this checkpoint must not go; "" if nothing needs it."""
-        rule = self.scenario.retention
-        if kept.index < trial.floor:
-            return ""
-        usable = trial.usable()
-        ended = trial.status == "TERMINATED" and rule.num_to_keep_overall is not None
-        if usable[-1] is kept and not ended:
-            return "the latest"
-        if trial.status == "RUNNING" and trial.source == kept.index:
-            own = [k for k in usable if k.index > kept.index]
-            if not own:
-                return "what the running attempt started from"
-        mine = self._goodness(kept)
-        better = sum((self._goodness(k), k.index) > (mine, kept.index) for k in usable)
-        among_best = rule.num_to_keep is None or better < rule.num_to_keep
-        if rule.num_to_keep_overall is None:
-            return "one of the best" if among_best else ""
-        others = [k for t in self.trials for k in t.usable() if k is not kept]
-        as_good = sum(self._goodness(k) >= mine for k in others)
-        return "one of the best of all" if among_best and as_good < rule.num_to_keep_overall else ""
-
-    def _goodness(self, kept: Kept) -> float:
-        rule = self.scenario.retention
-        order, name = rule.score_order, rule.score_attribute
-        if name is None:
-            return float(kept.index)
-        if name.startswith("min-"):
-            order, name = "min", name[4:]
-        value = kept.rows if name == "training_iteration" else kept.metrics.get(name)
-        if value is None or math.isnan(value):
-            return -math.inf
-        return float(value) if order == "max" else -float(value)
 
     # --- helpers
 
@@ -434,7 +413,7 @@ def _configs(scenario: Scenario) -> list[dict[str, Any]]:
 
 _CHECKS: dict[type, Callable[[Audit, Any], None]] = {
     ev.EpochStarted: Audit.epoch,
-    ev.WorkerJoined: Audit.ignored,
+    ev.WorkerJoined: Audit.joined,
     ev.TrialCreated: Audit.created,
     ev.TrialStarted: Audit.started,
     ev.Reported: Audit.reported,

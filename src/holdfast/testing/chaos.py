@@ -136,6 +136,9 @@ class Chaos:
             return "hang"
         return ""
 
+    def unwinding_fails(self) -> bool:
+        return self.strikes("worker_exceptions", 0.1)
+
     def loading_fails(self) -> bool:
         return self.strikes("failed_loads", 0.5)
 

@@ -16,7 +16,8 @@ from holdfast.controller.opening import open_state
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.journal.snapshot import Snapshot, SnapshotStore
-from holdfast.testing.audit import Account, Audit
+from holdfast.testing.accounts import Account
+from holdfast.testing.audit import Audit
 from holdfast.testing.disk import DiskView, MemoryDisk
 from holdfast.testing.ledger import Violation
 
@@ -103,6 +104,8 @@ def check_over(audit: Audit, state: State, checkpoints: Mapping[str, Any], root:
             raise Violation("I6", f"trial {trial.n}: {trial.status}, {trial.rows} rows, by the journal {account}")
         if account.rows and _encode(trial.metrics) != _encode(last):
             raise Violation("I6", f"trial {trial.n} shows {trial.metrics}, its last row is {last}")
+        if trial.failures != account.failures:
+            raise Violation("I8", f"trial {trial.n} has {trial.failures} failures, by the journal {account.failures}")
         if abs(trial.time_total - account.time_total) > 1e-6:
             raise Violation("I6", f"trial {trial.n} took {trial.time_total} s, by its rows {account.time_total} s")
     _check_directories(audit, state, checkpoints, root)
@@ -117,9 +120,15 @@ def _check_directories(audit: Audit, state: State, checkpoints: Mapping[str, Any
             found = checkpoints.get(path)
             if kept.stored == "committed" and (found is None or not found.manifest or found.digest != kept.digest):
                 raise Violation("I3", f"{path} should exist and is {found}")
+            if kept.stored == "committed" and kept.index < account.floor:
+                raise Violation("I3", f"{path} belongs to a life that the user ended, and was not dropped")
             if kept.stored == "dropped" and found is not None and (account.n, kept.index) not in undeleted:
                 raise Violation("I3", f"{path} was dropped and is still there")
         _check_number(account, audit)
+    overall = audit.scenario.retention.num_to_keep_overall
+    ended = sum(len(account.usable()) for account in audit.trials if account.status == "TERMINATED")
+    if overall is not None and ended > overall:
+        raise Violation("I3", f"trials that have ended keep {ended} checkpoints, the limit is {overall}")
 
 
 def _check_number(account: Account, audit: Audit) -> None:

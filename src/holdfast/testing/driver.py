@@ -90,6 +90,7 @@ class SimDriver:
         self.journal: SyncedJournal | None = None
         self.claim: Claim | None = None
         self.engine: FakeEngine | None = None
+        self.ending = False
         self.snapshot_seq = -1
         self._resume = resume
         self._disk = DiskView(world.disk, process)
@@ -112,8 +113,11 @@ class SimDriver:
     def end(self, reason: str) -> None:
         """Somebody wants this driver to end."""
         if self.controller is not None and self.engine is not None:
+            self.process.machine.note(self.process, reason)
             self.controller.watches.end(reason)
             self.engine.wake()
+            self.ending = True
+            self.world.ledger.told_to_end.add(self.controller.state.epoch)
 
     def abort(self) -> None:
         """Leave because of an error: what was started is ended, and the claim is released."""
@@ -143,7 +147,7 @@ class SimDriver:
         state, self.snapshot_seq = opened.state, opened.snapshot_seq
         clock = FakeClock(world.timeline, state.last_at, lambda: self.process.dead)
         store_host = StoreHost(world, self.process)
-        host = WorkersHost(world, self.process, claim.epoch, journal, store_host)
+        host = self.host = WorkersHost(world, self.process, claim.epoch, journal, store_host)
         engine = self.engine = host.engine = store_host.engine = FakeEngine(world.timeline, host, scenario.cpus)
         journal.attach(engine)
         keeper = KeeperEdge(
@@ -171,6 +175,7 @@ class SimDriver:
         controller.record(ev.EpochStarted(controller.edges.clock.now(), claim.epoch, writer, "host", 1))
         self._tidy(state, unfinished)
         if resumed:
+            self.world.ledger.resumes[claim.epoch] = self._resume
             controller.tell(ob.Resumed(*self._resume, former))
         controller.edges.engine.open(Setup(0, "story", ROOT, "", "", self.world.scenario.is_class))
 
@@ -241,7 +246,10 @@ class SimDriver:
         )
 
     def _turn(self, controller: Controller) -> None:
+        if self.ending:
+            self.host.no_more_launches = True  # the loop will have heard of it before it decides anything
         controller.step()
+        self.host.check_answers()
         if controller.watches.hurry:
             raise KeyboardInterrupt
         if controller.done():

@@ -85,6 +85,9 @@ class EngineHost(Protocol):
     def lost_at_death(self, in_flight: int) -> int:
         """How many of a dead worker's last messages never arrive."""
 
+    def polled(self, observations: Sequence[Observation]) -> None:
+        """The driver is given these."""
+
     def launched(self, process: Process) -> None:
         """An attempt was launched."""
 
@@ -195,6 +198,7 @@ class FakeEngine:
         self._woken = False
         self._host.step("poll")
         inbox, self._inbox = self._inbox, []
+        self._host.polled(inbox)
         return inbox
 
     def wake(self) -> None:

@@ -186,6 +186,8 @@ class WorkersHost:
         self._journal = journal
         self._store_host = store_host
         self.step = process.step
+        self.no_more_launches = False
+        self._unanswered: dict[tuple[int, int], int] = {}
         self.engine: FakeEngine | None = None
 
     def program(self, process: Process) -> Program:
@@ -211,10 +213,28 @@ class WorkersHost:
     def lost_at_death(self, in_flight: int) -> int:
         return self._world.chaos.lost_at_death(in_flight)
 
+    def polled(self, observations: Sequence[ob.Observation]) -> None:
+        for observation in observations:
+            if isinstance(observation, ob.Report) and not observation.final:
+                self._unanswered[observation.n, observation.attempt] = observation.ordinal
+
+    def check_answers(self) -> None:
+        """After a turn, nobody who reported waits for an answer that nobody has sent."""
+        assert self.engine is not None
+        for key, ordinal in self._unanswered.items():
+            process = self.engine.processes.get(key)
+            if process is None or not process.alive or process.halting or process.asking is None:
+                continue
+            if process.asking.ordinal == ordinal:
+                raise Violation("I1", f"report {ordinal} of attempt {key} was taken and not answered")
+        self._unanswered.clear()
+
     def launched(self, process: Process) -> None:
         assert self.engine is not None
         n, attempt = process.key
         self._process.machine.note(self._process, "launch", process.key, "from", process.run.checkpoint)
+        if self.no_more_launches:
+            raise Violation("I7", f"attempt {attempt} of trial {n} is started although the driver was told to end")
         for other in self.engine.processes.values():
             if other is not process and other.run.n == n and other.alive and not other.halting:
                 raise Violation("I7", f"attempts {other.run.attempt} and {attempt} of trial {n} run at the same time")
@@ -233,6 +253,8 @@ class WorkersHost:
         assert self.engine is not None
         self._process.machine.note(self._process, "->", process.key, decision)
         n, attempt = process.key
+        if self._unanswered.get(process.key) == decision.ordinal:
+            del self._unanswered[process.key]
         if decision.go == "go" and attempt < self.engine.newest(n):
             raise Violation("I7", f"attempt {attempt} of trial {n} is answered while a newer one was launched")
         if process.asking is not None and decision.ordinal == process.asking.ordinal:

@@ -47,6 +47,7 @@ class Sent:
     step: int
     before: int  # the link that its training state came from
     acked: bool = False
+    sealed: str = ""  # the stage that went along
     accepted_seq: int = 0  # the journal's last record when the reply left
 
 
@@ -68,6 +69,8 @@ class Ledger:
         self.reports: dict[int, Sent] = {}
         self.lives: dict[tuple[int, int, int], Life] = {}  # (epoch, n, attempt)
         self.void: set[int] = set()  # acknowledged, then lost with the power before any durability was promised
+        self.resumes: dict[int, tuple[str, str, str]] = {}  # what each epoch was to do with old trials
+        self.told_to_end: set[int] = set()  # epochs whose driver somebody interrupted
         self.lived_s = 0.0
         self.blamed: dict[tuple[int, int], int] = {}  # (n, checkpoint) -> how often the trainable failed to load it
 

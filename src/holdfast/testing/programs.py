@@ -39,6 +39,9 @@ class Mishaps(Protocol):
     def in_step(self) -> str:
         """What goes wrong in this step: a cause, "hang", or ""."""
 
+    def unwinding_fails(self) -> bool:
+        """Does the user's code raise when it is told to stop?"""
+
     def loading_fails(self) -> bool:
         """Does the user's code fail to load a good checkpoint?"""
 
@@ -104,6 +107,8 @@ class Trainer:
             decision = yield from self._report()
             if decision.go != "go":
                 yield from self._save_last(decision)
+                if self._mishaps.unwinding_fails():
+                    return Raised(*self._who, ErrorFacts("RuntimeError", "while cleaning up", "train.py:21"))
                 done = self._plan.is_class and self._weights.step >= self._plan.steps
                 return Returned(*self._who) if done else Stopped(*self._who)
             if self._plan.is_class and (decision.save or self._process.save_soon):
@@ -157,6 +162,7 @@ class Trainer:
         sealed = None
         if due or (done and plan.at_end):
             sealed = yield from self._stage()
+            self._ledger.reports[weights.link].sealed = sealed.name
         decision: Decision = yield Ask(metrics, plan.step_s, sealed)
         self._saved_now = sealed is not None
         return decision

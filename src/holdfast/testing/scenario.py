@@ -45,7 +45,7 @@ class FaultBudget:
     spoiled_stages: int = 1
     rotten_checkpoints: int = 3
     stubborn_checkpoints: int = 1
-    failed_loads: int = 2
+    failed_loads: int = 4
     clock_jumps: int = 2
     damaged_snapshots: int = 2
     slow_searches: int = 1

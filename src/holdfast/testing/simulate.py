@@ -18,7 +18,7 @@ Fault budget, the most that can happen in one story (``FaultBudget``); a story g
     second_interrupts     SIGINT again: the driver leaves after its current turn
     third_interrupts      and again: KeyboardInterrupt at any action of the loop
     worker_deaths         exit, signal, out of memory, preemption, loss of a node; its last messages may be lost
-    worker_exceptions     the trainable raises, or reports a full disk
+    worker_exceptions     the trainable raises, also when it is told to stop, or reports a full disk
     hangs                 the trainable does nothing any more
     late_messages         a message arrives up to 10 s late, those behind it wait
     repeated_messages     a copy arrives up to 40 s later, also after the attempt's end and the next one's start
@@ -205,7 +205,6 @@ class Simulation:
     def _interrupt(self, driver: SimDriver) -> None:
         if driver.process.dead or driver.controller is None:
             return
-        self.note(driver.process, "SIGINT")
         driver.end("SIGINT")
         if self.chaos.strikes("second_interrupts", 0.5):
             self.timeline.later(self.chaos.rng.uniform(0.0, 3.0), lambda: driver.end("SIGINT"))
@@ -224,7 +223,7 @@ class Simulation:
         except (OwnershipError, OSError, KeyboardInterrupt) as error:
             if driver.controller is not None and isinstance(error, OSError) and not isinstance(error, StorageError):
                 raise  # an engine or store turns outside failures into observations; this one reached the loop
-            self.note(driver.process, "gives up:", type(error).__name__, error)
+            self.note(driver.process, "gives up:", type(error).__name__)
             driver.abort()
             self._bury(driver)
             self.timeline.pass_time(RESTART_S, lambda: False)

@@ -11,7 +11,9 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from holdfast.controller import keeping, loop, opening, watches
+from holdfast.controller import loop, opening
+from holdfast.controller.keeping import KeeperEdge
+from holdfast.controller.watches import Watches
 from holdfast.core import commands as cmd
 from holdfast.core import decide, plan
 from holdfast.core import events as ev
@@ -20,9 +22,11 @@ from holdfast.core.policies import Verdict
 from holdfast.core.retention import Retention
 from holdfast.core.state import Status, Stored
 from holdfast.core.turn import Turn
+from holdfast.journal import epoch
 from holdfast.journal.log import Journal
-from holdfast.journal.segment_writer import SegmentWriter
 from holdfast.testing import driver as sim_driver
+from holdfast.testing.driver import SimDriver
+from holdfast.testing.store import MemoryStore
 
 Patch = pytest.MonkeyPatch
 
@@ -196,18 +200,15 @@ def a_stop_rule_that_is_not_rewound(patch: Patch) -> None:
     patch.setattr(sim_driver.UserStopRule, "rewind", lambda self, trial: None)
 
 
-def archiving_what_is_not_settled(patch: Patch) -> None:
-    """A trial whose last checkpoint is on its way counts as settled, and is not looked at again."""
-    patch.setattr(sim_driver.Snapshotter, "_take", _forgetful_take)
+def a_snapshot_that_forgets_what_is_staged(patch: Patch) -> None:
+    """A state from a snapshot does not know which commits are still to be finished."""
+    index = opening._index
 
+    def index_without_stages(state: Any, trial: Any) -> None:
+        index(state, trial)
+        state.staged.clear()
 
-def _forgetful_take(self: Any, *, background: bool) -> None:
-    state = self._state
-    settled = [opening.archive_record(state.trials[n]) for n in state.touched if state.trials[n].final]
-    self._live = {n for n in self._live | state.touched if not state.trials[n].final}
-    state.touched.clear()
-    live = [state.trials[n] for n in sorted(self._live)]
-    self._write(settled, self._journal.position, opening.snapshot_payload(state, live, self._policies()))
+    patch.setattr(opening, "_index", index_without_stages)
 
 
 def leaving_before_the_commit(patch: Patch) -> None:
@@ -249,9 +250,137 @@ PLANTED: dict[str, Bug] = {
         Bug(one_failure_too_many, ("I8",), 50),
         Bug(a_stop_rule_that_forgets, ("I5",), 200),
         Bug(a_stop_rule_that_is_not_rewound, ("I5",), 200),
-        Bug(archiving_what_is_not_settled, ("I5",), 100),
+        Bug(a_snapshot_that_forgets_what_is_staged, ("I5",), 100),
         Bug(leaving_before_the_commit, ("I9",), 50),
         Bug(chatting, ("I10",), 20),
     )
 }
-_ = (keeping, watches, SegmentWriter, Verdict)
+
+
+# --- mistakes that were made, and that the simulator found
+
+
+def silence_while_the_driver_was_away(patch: Patch) -> None:
+    """While the journal waited for space nobody could be heard, and then all trials were called stalled."""
+    patch.setattr(Watches, "_forgive_absence", lambda self, at: None)
+
+
+def silence_while_waiting_for_space(patch: Patch) -> None:
+    """A trial that waited for space for its checkpoint, and said so, was called stalled."""
+
+    def stalled(self: Any, state: Any, at: float) -> list[ob.Observation]:
+        limit = self._stall_timeout_s
+        if limit is None or state.session.draining:
+            return []
+        silent = {n: at - self._heard.get(n, at) for n in state.running}
+        return [ob.StalledAttempt(n, state.trials[n].attempt, s) for n, s in silent.items() if s > limit]
+
+    patch.setattr(Watches, "_stalled", stalled)
+
+
+def one_deletion_twice(patch: Patch) -> None:
+    """A deletion that was asked for twice ended twice; if the second one failed, its job was not known any more."""
+
+    def submit(self: Any, command: Any) -> None:
+        job = self._job(command)
+        if job is not None:
+            self._jobs[type(job), job.n, job.index] = job
+            self._workers.submit(job)
+
+    patch.setattr(KeeperEdge, "submit", submit)
+
+
+def releasing_on_a_full_disk(patch: Patch) -> None:
+    """A finished driver failed because the mark of its release, which nobody needs, found no space."""
+
+    def release(root: Any, claim: Any, *, disk: Any) -> None:
+        disk.create_exclusive(f"{root}/.holdfast/epochs/{claim.epoch:08d}.released", b"")
+
+    patch.setattr(epoch, "release", release)
+
+
+def trying_again_after_the_stop(patch: Patch) -> None:
+    """A trial that raised after the experiment was stopped was started again."""
+
+    def raised(turn: Turn, o: ob.Raised) -> None:
+        trial = decide._current(turn, o)
+        if trial is None or trial.verdict or turn.state.session.draining or not turn.state.stopping:
+            now(turn, o)
+        else:
+            decide._fail(turn, trial, ev.Cause.EXCEPTION, o.error)
+
+    now = decide._raised
+    patch.setitem(decide._HANDLERS, ob.Raised, raised)
+
+
+def a_new_trial_after_the_stop(patch: Patch) -> None:
+    """A configuration that a slow searcher found after the experiment was stopped became a trial, and ran."""
+
+    def proposed(turn: Turn, o: ob.Proposed) -> None:
+        stopping, turn.state.stopping = turn.state.stopping, ""
+        now(turn, o)
+        turn.state.stopping = stopping
+
+    now = decide._proposed
+    patch.setitem(decide._HANDLERS, ob.Proposed, proposed)
+
+
+def pausing_after_the_stop(patch: Patch) -> None:
+    """A trial that was told to pause just before the experiment was stopped was paused, and ran once more."""
+
+    def unwound(turn: Turn, trial: Any, cause: str, detail: str) -> None:
+        if trial.verdict == Verdict.PAUSE:
+            turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt))
+        else:
+            now(turn, trial, cause, detail)
+
+    now = decide._unwound
+    patch.setattr(decide, "_unwound", unwound)
+
+
+def a_checkpoint_that_comes_twice(patch: Patch) -> None:
+    """The copy of a class's checkpoint became a second one, of the row that had come meanwhile."""
+    patch.setattr(decide, "_is_news", lambda trial, o, sealed: True)
+
+
+def sweeping_before_writing(patch: Patch) -> None:
+    """A driver that was taken over while it opened removed the stages of its successor."""
+
+    def begin(self: Any, controller: Any, claim: Any) -> None:
+        state = controller.state
+        self._tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
+        now(self, controller, claim)
+
+    now = SimDriver._begin
+    patch.setattr(SimDriver, "_begin", begin)
+
+
+def sweeping_the_stages_of_later_attempts(patch: Patch) -> None:
+    """A driver that was taken over removed the stages of attempts that it had never heard of."""
+    now = MemoryStore.sweep
+    patch.setattr(MemoryStore, "sweep", lambda self, home, keep, up_to: now(self, home, keep, 10**9))
+
+
+class Found(NamedTuple):
+    """A bug that was repaired, and a story that tells of it: the smallest seed, and what notices it."""
+
+    plant: Callable[[Patch], None]
+    seed: int
+    noticed: str  # an invariant, or the type of an exception
+
+
+FOUND: dict[str, Found] = {
+    bug.plant.__name__: bug
+    for bug in (
+        Found(silence_while_the_driver_was_away, 0, "I8"),
+        Found(silence_while_waiting_for_space, 0, "I8"),
+        Found(one_deletion_twice, 0, "KeyError"),
+        Found(releasing_on_a_full_disk, 0, "OSError"),
+        Found(trying_again_after_the_stop, 0, "I5"),
+        Found(a_new_trial_after_the_stop, 0, "I5"),
+        Found(pausing_after_the_stop, 0, "I5"),
+        Found(a_checkpoint_that_comes_twice, 0, "I6"),
+        Found(sweeping_before_writing, 0, "I2"),
+        Found(sweeping_the_stages_of_later_attempts, 0, "I2"),
+    )
+}

@@ -1,0 +1,99 @@
+"""A second bookkeeping of trials and their checkpoints, simpler than the core's and sharing no code with it.
+
+Owns what a checker must know about one trial, and a second opinion on which checkpoints are needed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from holdfast.core.retention import Retention
+
+
+@dataclass
+class Row:
+    link: int
+    metrics: dict[str, Any]
+    told: bool  # the stop rule was asked about it
+
+
+@dataclass
+class Kept:
+    """A checkpoint, as far as the journal goes."""
+
+    index: int
+    sealed: str
+    rows: int
+    metrics: dict[str, Any]
+    time_total: float
+    stored: str = "staged"  # then "committed", "bad", "dropped"
+    digest: str = ""
+
+
+@dataclass
+class Account:
+    """One trial's story so far."""
+
+    n: int
+    cpus: float = 1.0
+    status: str = "PENDING"
+    attempt: int = 0
+    ordinal: int = 0
+    rows: list[Row] = field(default_factory=list)
+    time_total: float = 0.0
+    kept: dict[int, Kept] = field(default_factory=dict)
+    next_index: int = 0
+    floor: int = 0
+    failures: int = 0
+    verdict: str = ""
+    source: int | None = None
+    cause: str = ""  # of the error it ended with
+    told_before: int = 0  # rows of a life that the user ended, which stop rules forget when the next one starts
+
+    def usable(self) -> list[Kept]:
+        """Checkpoints that a new attempt could start from, oldest first."""
+        return [k for k in self.kept.values() if k.stored == "committed" and k.index >= self.floor]
+
+
+def why_needed(rule: Retention, trials: Sequence[Account], trial: Account, kept: Kept) -> str:
+    """Why a checkpoint must not be dropped; "" if nothing needs it (I3).
+
+    Args:
+        rule: What the user asked for.
+        trials: All of them, for the limit on the whole experiment.
+        trial: Whose checkpoint it is.
+        kept: The checkpoint.
+    """
+    if kept.index < trial.floor:
+        return ""
+    usable = trial.usable()
+    ended = trial.status == "TERMINATED" and rule.num_to_keep_overall is not None
+    if usable[-1] is kept and not ended:
+        return "the latest"
+    newer = [other for other in usable if other.index > kept.index]
+    if trial.status == "RUNNING" and trial.source == kept.index and not newer:
+        return "what the running attempt started from"
+    mine = goodness(rule, kept)
+    better = sum((goodness(rule, other), other.index) > (mine, kept.index) for other in usable)
+    among_best = rule.num_to_keep is None or better < rule.num_to_keep
+    if rule.num_to_keep_overall is None:
+        return "one of the best" if among_best else ""
+    others = [other for each in trials for other in each.usable() if other is not kept]
+    as_good = sum(goodness(rule, other) >= mine for other in others)
+    return "one of the best of all" if among_best and as_good < rule.num_to_keep_overall else ""
+
+
+def goodness(rule: Retention, kept: Kept) -> float:
+    """Larger is better; a score that is missing or no number is the worst."""
+    order, name = rule.score_order, rule.score_attribute
+    if name is None:
+        return float(kept.index)
+    if name.startswith("min-"):
+        order, name = "min", name[4:]
+    value = kept.rows if name == "training_iteration" else kept.metrics.get(name)
+    if value is None or math.isnan(value):
+        return -math.inf
+    return float(value) if order == "max" else -float(value)
