@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import statistics
+
 from benchmarks.harness import OURS, Bench, Call, at_most
 
 BARE = "bare interpreter"
@@ -24,7 +26,7 @@ def run(bench: Bench) -> None:
     found = bench.figures(bench.alternate(calls, 5 if bench.quick else 15), "wall_s", 1000)
     bare = {OURS: BARE, FIRST_USE: BARE, "ray tune": "bare, ray", "optuna": "bare, optuna"}
     added = {
-        label: [with_it - without for with_it, without in zip(found[label], found[base], strict=False)]
+        label: [wall - statistics.median(found[base]) for wall in found[label]]
         for label, base in bare.items()
         if label in found
     }

@@ -32,6 +32,7 @@ def run(bench: Bench) -> None:
         at_most(1.3),
     )
     bench.row("last tenth / first tenth after warm-up", "x", bench.figures(found, "slowdown_tenths"))
+    bench.row("the same in CPU time of the driver", "x", bench.figures(found, "slowdown_cpu"))
     bench.row("trials over the whole run", "1/s", bench.figures(found, "rate"), higher=True)
     bench.row("growth of the driver's memory per trial", "KB", bench.figures(found, "rss_kb"), at_most(4))
     bench.row("journal and snapshots per trial", "KB", bench.figures(found, "kept_kb"), at_most(1))
@@ -39,7 +40,7 @@ def run(bench: Bench) -> None:
 
 
 def holdfast(trials: int) -> dict[str, Any]:
-    """Two workers; a thread of the driver writes down its memory ten times a second."""
+    """Two workers; a thread of the driver writes down its memory and CPU time ten times a second."""
     import threading
 
     import holdfast as tune
@@ -56,36 +57,47 @@ def holdfast(trials: int) -> dict[str, Any]:
             name="scaling", storage_path=os.environ["HOME"], verbose=0, engine=tune.LocalEngine(cpus=2)
         ),
     )
-    memory: list[tuple[float, float]] = []
+    samples: list[tuple[float, float, float]] = []
     over = threading.Event()
 
     def watch() -> None:
         while not over.wait(SAMPLE_S):
-            memory.append((time.monotonic(), _rss_kb()))
+            samples.append((time.monotonic(), _rss_kb(), time.process_time()))
 
     watcher = threading.Thread(target=watch)
     watcher.start()
     grid = tuner.fit()
     over.set()
     watcher.join()
-    return _figures(sorted(result.metrics["at"] for result in grid), memory, root)
+    return _figures(sorted(result.metrics["at"] for result in grid), samples, root)
 
 
-def _figures(stamps: list[float], memory: list[tuple[float, float]], root: str) -> dict[str, Any]:
+def _figures(stamps: list[float], samples: list[tuple[float, float, float]], root: str) -> dict[str, Any]:
     trials, tenth = len(stamps), len(stamps) // 10
     warm = 2 * WINDOW
-    early = next(kb for at, kb in memory if at >= stamps[warm])
+    early = _at(samples, stamps[warm])[0]
     kept = sum(_sizes(os.path.join(root, ".holdfast", part))[0] for part in ("journal", "snapshots"))
     last, first = stamps[-1] - stamps[-WINDOW], stamps[warm] - stamps[WINDOW + 1]
     tenths = (stamps[-1] - stamps[-tenth]) / (stamps[WINDOW + tenth] - stamps[WINDOW + 1])
     return {
         "slowdown": last / first,
         "slowdown_tenths": tenths,
+        "slowdown_cpu": _cpu(samples, stamps[-tenth:]) / _cpu(samples, stamps[WINDOW : WINDOW + tenth]),
         "rate": trials / (stamps[-1] - stamps[0]),
-        "rss_kb": (memory[-1][1] - early) / (trials - warm),
+        "rss_kb": (samples[-1][1] - early) / (trials - warm),
         "kept_kb": kept / trials / 1024,
         "disk_kb": _sizes(root)[1] / trials / 1024,
     }
+
+
+def _at(samples: list[tuple[float, float, float]], moment: float) -> tuple[float, float]:
+    """Memory and CPU time as they were first sampled after ``moment``."""
+    return next((sample[1:] for sample in samples if sample[0] >= moment), samples[-1][1:])
+
+
+def _cpu(samples: list[tuple[float, float, float]], stamps: list[float]) -> float:
+    """CPU time of the driver while these trials ran."""
+    return _at(samples, stamps[-1])[1] - _at(samples, stamps[0])[1]
 
 
 def _rss_kb() -> float:

@@ -97,6 +97,7 @@ class Tuner:
             When this returns, everything in the returned grid is fsynced under the experiment's root.
         """
         driver = Driver(self._experiment, self._environment, resume=self._resume, takeover=self._takeover)
+        self._outcome = None
         outcome = driver.run()
         self._outcome = outcome
         self._resume = None  # a second fit() continues; it does not resume errored trials once more
@@ -107,10 +108,10 @@ class Tuner:
         return self._grid(outcome)
 
     def get_results(self) -> ResultGrid:
-        """The results of the last ``fit()``, or, on a restored Tuner, those found in storage."""
+        """The results of the last ``fit()``; if that raised, or on a restored Tuner, those found in storage."""
         if self._outcome is not None:
             return self._grid(self._outcome)
-        if not self._restored:
+        if not self._restored and not self._experiment.root.was_started():
             raise NotRunError(
                 "The experiment has not been run: call `tuner.fit()` first. (Results of an earlier experiment: "
                 "`Tuner.restore(path).get_results()`.)"

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,11 +18,16 @@ TIMEOUT_S = 60.0
 
 
 def wait_for(path: Path) -> None:
-    """Return when the file exists; a test that forgot to make it must not hang for ever."""
+    """Return when the file exists."""
+    wait_until(path.exists, f"nobody made {path}")
+
+
+def wait_until(condition: Callable[[], Any], complaint: str) -> None:
+    """Return when the condition holds; a test that never makes it hold must not hang for ever."""
     end = time.monotonic() + TIMEOUT_S
-    while not path.exists():
+    while not condition():
         if time.monotonic() > end:
-            raise TimeoutError(f"nobody made {path}")
+            raise TimeoutError(complaint)
         time.sleep(0.005)
 
 
@@ -62,30 +68,33 @@ def note(config: dict[str, Any], name: str, text: str) -> None:
         os.close(fd)
 
 
-def noop(config):
+def noop(config: dict[str, Any]) -> dict[str, Any]:
+    """Ends at once."""
     return {"score": 1}
 
 
-def five(config):
+def five(config: dict[str, Any]) -> None:
+    """Reports five times."""
     for step in range(1, 6):
         tune.report({"score": step, "deep": {"er": 10 * step}})
 
 
-def one_after_another(config):
+def one_after_another(config: dict[str, Any]) -> None:
     """Notes when it begins and ends, so that a test can see how many were at work at once."""
     note(config, "diary", "+1")
     tune.report({"score": 1})
     note(config, "diary", "-1")
 
 
-def all_at_once(config):
+def all_at_once(config: dict[str, Any]) -> None:
     """Ends only when as many trials as ``config["together"]`` are at work at the same time."""
     note(config, "present", tune.get_context().get_trial_id())
-    while len(Path(config["dir"], "present").read_text().splitlines()) < config["together"]:
-        time.sleep(0.005)
+    present = Path(config["dir"], "present")
+    wait_until(lambda: len(present.read_text().splitlines()) >= config["together"], "the others did not come")
 
 
-def scores(config):
+def scores(config: dict[str, Any]) -> None:
+    """Saves a checkpoint with each of the given scores; None is a result without one."""
     for step, score in enumerate(config["scores"], start=1):
         save(step, **({} if score is None else {"score": score, "m": {"a": score}}))
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from api_trainables import Crash, Crashed
 from experiment_tools import Drivers
 
 import holdfast as tune
@@ -16,6 +17,12 @@ import holdfast as tune
 def storage(tmp_path: Path) -> Path:
     """Where experiments are stored."""
     return tmp_path / "storage"
+
+
+@pytest.fixture
+def root(storage: Path) -> Path:
+    """The root of the experiment that ``run_config()`` names."""
+    return storage / "exp"
 
 
 @pytest.fixture
@@ -40,6 +47,18 @@ def make_tuner(run_config: Callable[..., tune.RunConfig]) -> Callable[..., tune.
         )
 
     return make
+
+
+@pytest.fixture
+def crashed(make_tuner: Callable[..., tune.Tuner], tmp_path: Path) -> Callable[..., None]:
+    """Runs an experiment whose driver ends by an exception after some results; trials get ``dir`` in their config."""
+
+    def run(trainable: Any, space: dict[str, Any], after: int, **fields: Any) -> None:
+        callbacks = [*fields.pop("callbacks", ()), Crash(tmp_path, after)]
+        with pytest.raises(Crashed):
+            make_tuner(trainable, {"dir": str(tmp_path), **space}, callbacks=callbacks, **fields).fit()
+
+    return run
 
 
 @pytest.fixture

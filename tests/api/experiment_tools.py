@@ -58,14 +58,22 @@ class DriverProcess:
 
     def wait_for(self, *places: Path) -> None:
         """Wait until all these files exist; the script must not end before."""
+        self.wait_until(lambda: all(place.exists() for place in places), ", ".join(map(str, places)))
 
-        def there() -> bool:
-            if all(place.exists() for place in places):
+    def wait_for_lines(self, path: Path, count: int) -> None:
+        """Wait until a file has this many lines; the script must not end before."""
+        self.wait_until(lambda: len(lines(path)) >= count, f"{count} lines in {path}")
+
+    def wait_until(self, condition: Callable[[], Any], what: str) -> None:
+        """Wait until the condition holds; the script must not end before."""
+
+        def holds() -> bool:
+            if condition():
                 return True
             assert self.process.poll() is None, f"the script ended early:\n{self.end()[1]}"
             return False
 
-        wait_until(there, ", ".join(map(str, places)))
+        wait_until(holds, what)
 
     def kill(self) -> None:
         """``kill -9``."""

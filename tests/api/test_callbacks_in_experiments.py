@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import json
 import pickle
+import threading
 from pathlib import Path
 
 import pytest
@@ -47,11 +48,6 @@ def recorder(*wanted: str) -> tuple[tune.Callback, list]:
     for hook in wanted or HOOKS:
         setattr(Record, hook, make(hook))
     return Record(), calls
-
-
-@pytest.fixture
-def root(storage):
-    return storage / "exp"
 
 
 # --- order
@@ -333,12 +329,23 @@ tune.Tuner(count, param_space={"dir": str(DIR), "hold_at": 2}, run_config=config
     )
     states = root / ".holdfast" / "objects" / "callback-states.pkl"
     driver.wait_for(states)
-    while pickle.loads(states.read_bytes()) != {0: {"seen": 2}}:
-        driver.wait_for(states)
+    driver.wait_until(lambda: pickle.loads(states.read_bytes()) == {0: {"seen": 2}}, "the second result in the state")
     driver.kill()
     (tmp_path / "go").touch()
     tune.Tuner.restore(root).fit()
     assert (tmp_path / "seen").read_text() == "3"
+
+
+def test_a_memory_that_cannot_be_stored_is_said_and_ends_nothing(make_tuner, caplog, monkeypatch):
+    monkeypatch.setenv("TUNE_GLOBAL_CHECKPOINT_S", "0")
+
+    class Holds(tune.Callback):
+        def get_state(self):
+            return {"lock": threading.Lock()}
+
+    (result,) = make_tuner(five, callbacks=[Holds()]).fit()
+    assert history(result, "score") == [1, 2, 3, 4, 5]
+    assert "states of callbacks could not be stored" in caplog.text
 
 
 # --- callbacks from elsewhere

@@ -37,14 +37,9 @@ print("after fit")
 """
 
 
-@pytest.fixture
-def root(storage):
-    return storage / "exp"
-
-
 def running(driver, tmp_path, count=2, step=6):
     """Wait until some trials have come this far."""
-    wait_until(lambda: len(list(tmp_path.glob(f"*_0000?.{step}"))) >= count or driver.process.poll(), "trials")
+    driver.wait_until(lambda: len(list(tmp_path.glob(f"*_0000?.{step}"))) >= count, f"{count} trials at step {step}")
 
 
 @pytest.mark.parametrize("group", [False, True], ids=["driver", "terminal"])

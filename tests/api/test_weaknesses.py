@@ -20,11 +20,6 @@ from holdfast.errors import ExperimentExistsError, ExperimentLockedError
 restore = tune.Tuner.restore
 
 
-@pytest.fixture
-def root(storage):
-    return storage / "exp"
-
-
 class Thing:
     def __init__(self, n):
         self.n = n
@@ -63,9 +58,7 @@ def test_w3_sigterm_ends_in_order_and_loses_nothing(drivers, root, tmp_path):
     driver = drivers.start(
         'tune.Tuner(count, param_space={"dir": str(DIR), "steps": 6, "hold_at": 3}, run_config=config()).fit()\n'
     )
-    driver.wait_for(tmp_path / "diary")
-    while len(lines(tmp_path / "diary")) < 3:
-        driver.wait_for(tmp_path / "diary")
+    driver.wait_for_lines(tmp_path / "diary", 3)
     driver.signal(signal.SIGTERM)
     (tmp_path / "go").touch()
     assert driver.end()[0] == 143
@@ -82,9 +75,7 @@ def test_w5_progress_since_the_last_snapshot_survives_a_hard_kill(drivers, root,
     driver = drivers.start(
         'tune.Tuner(count, param_space={"dir": str(DIR), "steps": 8, "hold_at": 6}, run_config=config()).fit()\n'
     )
-    driver.wait_for(tmp_path / "diary")
-    while len(lines(tmp_path / "diary")) < 6:
-        driver.wait_for(tmp_path / "diary")
+    driver.wait_for_lines(tmp_path / "diary", 6)
     driver.kill()
     assert not list(root.glob(".holdfast/snapshots/*.hfs"))
     (before,) = restore(root).get_results()
@@ -433,9 +424,7 @@ grid = tune.Tuner(count, param_space=space, run_config=config()).fit()
 DIR.joinpath("statuses").write_text(" ".join(result.status for result in grid))
 """
     )
-    driver.wait_for(tmp_path / "diary")
-    while len(lines(tmp_path / "diary")) < 4:
-        driver.wait_for(tmp_path / "diary")
+    driver.wait_for_lines(tmp_path / "diary", 4)
     driver.signal(signal.SIGINT)
     (tmp_path / "go").touch()
     code, output = driver.end()

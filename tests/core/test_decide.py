@@ -6,7 +6,7 @@ from world import StopAt, World, kinds
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
-from holdfast.core.plan import finished
+from holdfast.core.plan import drained, finished
 from holdfast.core.state import Status
 from holdfast.errors import MetricMissingError
 
@@ -301,3 +301,50 @@ def test_folding_the_recorded_events_gives_the_same_state():
     assert replayed.counts == world.state.counts
     assert list(replayed.pending) == list(world.state.pending)
     assert replayed.running == world.state.running
+
+
+def test_a_failure_while_everything_is_being_stopped_stays_a_failure():
+    world = World(max_failures=3)
+    world.report()
+    world.tell(ob.StopAll("budget"))
+    assert kinds(world.fail().events) == ["TrialErrored"]
+
+
+def test_ended_trials_are_not_resumed_when_the_budget_is_spent():
+    world = World()
+    world.fail()
+    turn = world.tell(ob.Resumed(errored="resume", spent="time budget used up"))
+    assert world.trial().status == Status.ERROR
+    assert "time budget used up" in turn.events[0].text
+
+
+def test_a_class_trial_that_never_saved_gets_the_chance_before_the_driver_leaves():
+    world = World(is_class=True)
+    world.report()
+    assert world.tell(ob.Interrupted("SIGTERM")).commands == [cmd.SaveSoon(0, 1)]
+    assert world.report().commands == [cmd.Reply(0, 1, 2)]
+    turn = world.tell(ob.Saved(0, 1, 1, ob.SealedStage("s", 1, 10, True)))
+    assert cmd.Halt(0, 1) in turn.commands
+
+
+def test_the_driver_leaves_with_a_stage_that_storage_would_not_commit_within_the_grace():
+    world = World()
+    world.report(sealed="s")
+    world.tell(ob.Interrupted("SIGTERM"))
+    world.tell(ob.Stopped(0, 1, 1))
+    assert not drained(world.state)
+    world.tell(ob.GraceOver())
+    assert drained(world.state)
+
+
+def test_totals_that_are_not_numbers_do_not_end_the_experiment():
+    world = World()
+    world.report(timesteps_total=float("nan"), episodes_this_iter=float("inf"))
+    assert (world.trial().timesteps_total, world.trial().episodes_total) == (0, 0)
+
+
+def test_a_callback_that_fails_at_the_end_counts_for_fail_fast():
+    world = World(fail_fast=True)
+    world.tell(ob.Returned(0, 1, 1))
+    world.tell(ob.CallbackRaised(0, ev.ErrorFacts("ValueError", "boom")))
+    assert world.state.session.draining

@@ -89,3 +89,17 @@ def test_best_k_of_the_whole_experiment():
     for n in range(3):
         world.tell(ob.Returned(n, 1, 1))
     assert [[record.index for record in trial.committed()] for trial in world.state.trials] == [[], [0], [0]]
+
+
+def test_the_checkpoint_that_a_running_attempt_started_from_is_kept_until_the_attempt_ends():
+    from holdfast.core import observations as ob
+
+    world = World(max_failures=1, retention=Retention(num_to_keep=1))
+    world.save(name="a")
+    world.fail()
+    world.tell(ob.VerifyEnded(0, 0, ok=True))
+    world.save(name="b")
+    world.save(name="c")
+    assert kept(world) == [0, 2]
+    world.tell(ob.Returned(0, 2, 1))
+    assert kept(world) == [2]

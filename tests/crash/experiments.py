@@ -43,11 +43,12 @@ class Plan(msgspec.Struct, kw_only=True):
     every: int = 5  # steps between checkpoints
     pause_s: float = 0.01  # per step
     bytes: int = 2_000  # of a checkpoint
-    copied: bool = True  # every second checkpoint is copied from elsewhere instead of staged in place
+    copied: str = "sometimes"  # checkpoints come from elsewhere: "always", "never" or every second one
     seed: int | None = 7
     cpus: float = 2
     keep: int | None = None
     max_failures: int = -1
+    fail_fast: bool = False
     grace_s: float = 30.0
     stop: str = ""
     durability: str = "group"
@@ -118,7 +119,7 @@ def step_once(config: dict[str, Any], step: int, state: str) -> None:
     saved = step % config["every"] == 0
     if not saved:
         tune.report(metrics)
-    elif config["copied"] and step // config["every"] % 2:
+    elif config["copied"] == "always" or (config["copied"] == "sometimes" and step // config["every"] % 2):
         with tempfile.TemporaryDirectory() as directory:
             save(directory, step, state, config["bytes"])
             tune.report(metrics, checkpoint=tune.Checkpoint.from_directory(directory))
@@ -167,6 +168,12 @@ def breeding(config: dict[str, Any]) -> None:
     chain(config)
 
 
+def failing(config: dict[str, Any]) -> None:
+    """Has children as well, and raises after three steps."""
+    breeding(config | {"steps": 3})
+    raise ValueError("this trial fails")
+
+
 # --- stop rules with a memory
 
 
@@ -202,7 +209,7 @@ def make_tuner(root: str, plan: Plan) -> tune.Tuner:
     if tune.Tuner.can_restore(root):
         return tune.Tuner.restore(root, takeover=plan.takeover, **plan.restore)
     return tune.Tuner(
-        {"chain": chain, "breeding": breeding}[plan.train],
+        {"chain": chain, "breeding": breeding, "failing": failing}[plan.train],
         param_space={
             "x": tune.uniform(0, 1),
             "rate": tune.choice([0.05, 0.1, 0.2, 0.4]),
@@ -220,7 +227,9 @@ def make_tuner(root: str, plan: Plan) -> tune.Tuner:
             verbose=1,
             engine=tune.LocalEngine(cpus=plan.cpus),
             durability=plan.durability,
-            failure_config=tune.FailureConfig(max_failures=plan.max_failures, grace_s=plan.grace_s),
+            failure_config=tune.FailureConfig(
+                max_failures=plan.max_failures, grace_s=plan.grace_s, fail_fast=plan.fail_fast
+            ),
             checkpoint_config=tune.CheckpointConfig(num_to_keep=plan.keep),
         ),
     )

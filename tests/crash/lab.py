@@ -50,8 +50,8 @@ class Process:
 
     def __init__(self, pid: int, name: str, command: str) -> None:
         self.pid = pid
-        self.is_nanny = "holdfast.engines.nanny" in command
-        self.is_worker = name.startswith("holdfast:")
+        self.is_worker = name.startswith("holdfast:")  # or a fork of one
+        self.is_nanny = "holdfast.engines.nanny" in command and not self.is_worker
         self.text = f"{pid} {name}: {command[:80]}"
 
     def __repr__(self) -> str:

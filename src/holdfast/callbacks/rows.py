@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Mapping
+from math import isfinite
 from typing import TYPE_CHECKING, Any
 
 from holdfast.core import events as ev
@@ -241,11 +242,10 @@ def known_objects(config: Any, objects: Mapping[str, Any]) -> Any:
 
 
 def _total(metrics: Mapping[str, Any], what: str, total: int) -> int:
-    given = metrics.get(f"{what}_total")
-    if isinstance(given, int | float):
+    given, step = metrics.get(f"{what}_total"), metrics.get(f"{what}_this_iter")
+    if isinstance(given, int | float) and isfinite(given):
         return int(given)
-    step = metrics.get(f"{what}_this_iter")
-    return total + int(step) if isinstance(step, int | float) else total
+    return total + int(step) if isinstance(step, int | float) and isfinite(step) else total
 
 
 def flatten_result(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:

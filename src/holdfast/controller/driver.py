@@ -9,6 +9,7 @@ from __future__ import annotations
 import gc
 import logging
 import os
+import pickle
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -98,7 +99,8 @@ class Driver:
         self._results = ResultBuilder(self._info)
         budget = self._tune_config.time_budget_s
         assert not isinstance(budget, timedelta)  # TuneConfig makes it seconds
-        self._stop = UserStopRule(resolve_stopper(config.stop), budget)
+        # A copy: the rule's memory belongs to this run, and a second fit() must begin with a rule that knows nothing.
+        self._stop = UserStopRule(resolve_stopper(_copied(config.stop)), budget)
 
     def run(self) -> Outcome:
         """Drive the experiment until it is finished or interrupted.
@@ -117,7 +119,7 @@ class Driver:
             leaving.callback(store.close)
             journal = Journal.create_or_append(root.path, claim, durability=self._run_config.durability)
             leaving.push(_close_journal(journal))
-            opened = open_with_memory(root, self._experiment.spec.retention, store, self._stop, self._results.last)
+            opened = open_with_memory(root, self._experiment.spec.retention, store, self._stop, self._results)
             state = opened.state
             clock = RealClock(not_before=state.last_at)
             engine = self._make_engine()
@@ -127,13 +129,14 @@ class Driver:
             leaving.callback(hooks.close)
             keeper = CheckpointKeeper(wake=engine.wake)
             leaving.callback(keeper.close, wait=False)
+            self._proposer = self._make_proposer(state)
             edges = Edges(
                 engine=engine,
                 journal=journal,
                 keeper=KeeperEdge(
                     keeper, state, clock, trial_dir=partial(self._kit.directory, state), trouble=hooks.trouble
                 ),
-                proposer=self._make_proposer(state),
+                proposer=self._proposer,
                 clock=clock,
                 run_message=partial(self._kit.run_message, state),
             )
@@ -158,7 +161,10 @@ class Driver:
         controller.record(ev.EpochStarted(edges.clock.now(), claim.epoch, claim.writer, claim.host, claim.pid))
         if resumed:
             resume = self._resume
-            controller.tell(ob.Resumed(resume.finished.value, resume.unfinished.value, resume.errored.value, former))
+            spent = self._stop.why_stop_all(state.lived(edges.clock.now())) if state.stopping else ""
+            controller.tell(
+                ob.Resumed(resume.finished.value, resume.unfinished.value, resume.errored.value, former, spent)
+            )
 
         def end(reason: str) -> None:
             controller.watches.end(reason)
@@ -174,6 +180,8 @@ class Driver:
             except BaseException as error:
                 hooks.failed(error)
                 raise
+        if self._proposer.error is not None:
+            raise self._proposer.error
         return Outcome(
             state,
             self._info,
@@ -337,6 +345,13 @@ def make_info(experiment: Experiment) -> ExperimentInfo:
         max_identifier_len=spec.max_identifier_len,
         utc_offset_s=spec.utc_offset_s,
     )
+
+
+def _copied(value: Any) -> Any:
+    """An independent copy of one of the user's objects; anything that can be stored can be copied this way."""
+    import cloudpickle
+
+    return value if value is None else pickle.loads(cloudpickle.dumps(value))
 
 
 def _close_journal(journal: Journal) -> Callable[..., bool]:

@@ -41,6 +41,9 @@ class JournalWriter(Protocol):
     def blocked(self) -> OSError | None: ...
 
     @property
+    def fenced(self) -> bool: ...
+
+    @property
     def written_seq(self) -> int: ...
 
     @property
@@ -112,6 +115,8 @@ class Controller:
     def step(self, timeout_s: float = POLL_S) -> None:
         """Wait for something to happen, at most ``timeout_s``, and deal with all of it."""
         edges = self.edges
+        if edges.journal.fenced:
+            edges.journal.flush()  # raises, and says who took over
         if self._inbox or self._hurry:
             timeout_s = 0.0
         self._hurry = False

@@ -26,6 +26,7 @@ from holdfast.controller.stop_rule import UserStopRule
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State, Status
+from holdfast.errors import FencedError
 
 logger = logging.getLogger("holdfast")
 
@@ -67,6 +68,7 @@ class Notifier:
         self._facts = facts
         self._trials = TrialList(state, info, results)
         self._views: dict[int, TrialView] = {}
+        self._seen: set[int] = set()  # trials that this driver has started: their files are up to date
         self._needs_results = self._callbacks.wants("on_trial_result")
         self._steps = self._callbacks.wants("on_step_begin") or self._callbacks.wants("on_step_end")
         self._pending: list[dict[str, Any]] = []  # results of reports that are not yet told
@@ -175,6 +177,7 @@ class Notifier:
             self._callbacks.call(hook, iteration=self._iteration, trials=self._trials, trial=trial, **more)
 
     def _started(self, event: ev.TrialStarted, _: Any) -> None:
+        self._seen.add(event.n)
         trial = self._view(event.n)
         self._tell("on_trial_start", trial)
         if event.source is not None:
@@ -206,6 +209,8 @@ class Notifier:
         """Tell of ended trials whose checkpoints are all committed: loggers close what they have open at the end."""
         for n in [n for n in self._ended if not self._state.trials[n].staging]:
             hook = self._ended.pop(n)
+            if n not in self._seen:
+                self._repair_files(n)  # it ended at opening, with rows that a killed driver may not have written
             self._views.pop(n, None)
             try:
                 self._tell(hook, self._trials[n])
@@ -260,8 +265,12 @@ class Notifier:
     def keep_states(self) -> None:
         """Store what stateful callbacks remember; with snapshots and at the end."""
         states = self._callbacks.get_state()
-        if states:
+        if not states:
+            return
+        try:
             write_pickle(self._root.callback_states_file, states)
+        except Exception as error:  # a full disk, or a state that does not pickle: no reason to end an experiment
+            self.warn(f"the states of callbacks could not be stored ({type(error).__name__}: {error})")
 
     def flush_files(self) -> bool:
         """Whether every row told so far is in its file. May be called from any thread."""
@@ -288,7 +297,8 @@ class Notifier:
         try:
             if self._callbacks.wants("on_experiment_end"):
                 self._callbacks.call("on_experiment_end", trials=self._trials)
-            self.keep_states()
+            if not isinstance(error, FencedError):  # the newer driver's states are there now
+                self.keep_states()
         except Exception:
             logger.exception("a callback failed while the run was being ended, after that had failed already")
         self._display.end(

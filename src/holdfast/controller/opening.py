@@ -59,6 +59,7 @@ def open_state(
     retention: Retention,
     *,
     store: SnapshotStore | None = None,
+    before: Callable[[State, ev.AnyEvent], None] | None = None,
     watch: Callable[[State, ev.AnyEvent], None] | None = None,
     accept: Callable[[dict[str, bytes]], bool] = lambda _: True,
     prepare: Callable[[dict[str, bytes]], None] = lambda _: None,
@@ -70,6 +71,7 @@ def open_state(
         root: The experiment's root.
         retention: The user's rule; the ranking of checkpoints is part of the state.
         store: Where snapshots are looked for; a driver passes the one that it will go on writing to.
+        before: Sees the state right before each event that was read is applied.
         watch: Sees the state right after each event that was read.
         accept: May refuse a snapshot for what policies stored in it; then the whole history is read.
         prepare: Is given what policies stored in the accepted snapshot, before later events are read.
@@ -87,6 +89,8 @@ def open_state(
     decode, fold = ev.decode, apply
     for _, payload in contents:
         event = decode(payload)
+        if before is not None:
+            before(state, event)
         fold(state, event, retention)
         if watch is not None:
             watch(state, event)

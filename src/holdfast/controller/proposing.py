@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 from holdfast.core import observations as ob
 from holdfast.core.state import State
+from holdfast.errors import StorageFullError
 from holdfast.search.base import Proposal
 from holdfast.space.naming import experiment_tag, trial_id
 
@@ -18,11 +19,15 @@ from holdfast.space.naming import experiment_tag, trial_id
 class Plan(Protocol):
     """Where configurations come from: the one after a mark (``space.variants.VariantPlan``)."""
 
-    def next(self, after: Any) -> Proposal | None: ...
+    def next(self, after: Any, /) -> Proposal | None: ...
 
 
 class VariantProposer:
-    """Proposes the plan's variants in order, continuing after the last one that became a trial."""
+    """Proposes the plan's variants in order, continuing after the last one that became a trial.
+
+    Attributes:
+        error: What a user's function raised instead of a configuration. The experiment is then ended in order.
+    """
 
     def __init__(
         self,
@@ -41,18 +46,35 @@ class VariantProposer:
         self._request_of = request_of
         self._keep_value = keep_value
         self._names = names
-        self._ready: list[ob.Observation] = []
+        self._owed = 0
+        self.error: Exception | None = None
 
     def ask(self, count: int) -> None:
-        """Prepare up to ``count`` proposals."""
-        for _ in range(count):
-            proposal = self._plan.next(self._mark)
-            if proposal is None:
-                self._ready.append(ob.Exhausted("all variants were created"))
-                return
-            self._ready.append(self._describe(proposal))
+        """Owe ``count`` more proposals."""
+        self._owed += count
+
+    def drain(self) -> list[ob.Observation]:
+        """The proposals that can be had now."""
+        ready: list[ob.Observation] = []
+        while self._owed:
+            try:
+                proposal = self._plan.next(self._mark)
+                if proposal is None:
+                    ready.append(ob.Exhausted("all variants were created"))
+                    self._owed = 0
+                    break
+                ready.append(self._describe(proposal))
+            except StorageFullError:
+                break  # its objects cannot be stored now: what is owed stays owed
+            except Exception as error:
+                self._owed = 0
+                self.error = error
+                ready.append(ob.Interrupted(f"the search failed: {type(error).__name__}: {error}"))
+                break
             self._mark = proposal.mark
             self._count += 1
+            self._owed -= 1
+        return ready
 
     def _describe(self, proposal: Proposal) -> ob.Proposed:
         n = self._count
@@ -69,7 +91,3 @@ class VariantProposer:
             name,
             dirname,
         )
-
-    def drain(self) -> list[ob.Observation]:
-        ready, self._ready = self._ready, []
-        return ready

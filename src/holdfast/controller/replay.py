@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.controller.opening import Opened, open_state
@@ -20,7 +20,7 @@ def open_with_memory(
     retention: Retention,
     store: SnapshotStore,
     stop: UserStopRule,
-    result_of: Callable[[State, Trial], dict[str, Any]],
+    result_of: Callable[[State, Trial, Mapping[str, Any], float, float, int], dict[str, Any]],
     disk: Disk = REAL_DISK,
 ) -> Opened:
     """Fold the journal and bring the stop rule's memory to where it was.
@@ -29,12 +29,15 @@ def open_with_memory(
     the order in which it first heard them.
     """
 
-    def tell(state: State, event: ev.AnyEvent) -> None:
-        if isinstance(event, ev.TrialStarted):
-            stop.rewind(state.trials[event.n])
-        elif isinstance(event, ev.Reported) and event.why != "done" and not state.stopping:
-            trial = state.trials[event.n]
-            stop.why_stop(trial, lambda: result_of(state, trial))
+    def judge(state: State, e: ev.AnyEvent) -> None:
+        # As in ``core.decide``: before the report counts, and not if it was done or everything was being stopped.
+        if isinstance(e, ev.Reported) and e.why != "done" and not state.stopping:
+            trial = state.trials[e.n]
+            stop.why_stop(trial, lambda: result_of(state, trial, e.metrics, e.dt, e.at, e.worker))
+
+    def rewind(state: State, e: ev.AnyEvent) -> None:
+        if isinstance(e, ev.TrialStarted):
+            stop.rewind(state.trials[e.n])
 
     if not stop.has_memory:
         return open_state(root.path, retention, store=store, disk=disk)
@@ -42,7 +45,8 @@ def open_with_memory(
         root.path,
         retention,
         store=store,
-        watch=tell,
+        before=judge,
+        watch=rewind,
         accept=lambda policies: "stop" in policies,
         prepare=lambda policies: stop.set_state(policies["stop"]),
         disk=disk,

@@ -20,6 +20,7 @@ from holdfast.core.turn import Turn
 from holdfast.errors import MetricMissingError
 
 MAX_BACKOFF_S = 60.0  # between attempts that are cut short without progress
+MAX_WAIT_FOR_SPACE_S = 15.0
 LOADS_BEFORE_FALL_BACK = 2
 
 
@@ -110,17 +111,18 @@ def _answer(turn: Turn, trial: Trial, ordinal: int) -> None:
 
 def _may_leave(turn: Turn, trial: Trial) -> bool:
     """While the driver drains: has this trial saved what it can save?"""
-    return trial.checkpointed or not turn.state.any_checkpoint
+    return trial.checkpointed or not (turn.policies.rules.is_class or turn.state.any_checkpoint)
 
 
 def _saved(turn: Turn, o: ob.Saved) -> None:
     trial = _current(turn, o)
     if trial is None:
         turn.commands.append(cmd.Halt(o.n, o.attempt))
-    elif o.sealed is not None and _is_news(trial, o, o.sealed):
+        return
+    if o.sealed is not None and _is_news(trial, o, o.sealed):
         _stage(turn, trial, o.sealed)
-        if turn.state.session.draining:
-            turn.commands.append(cmd.Halt(o.n, o.attempt))
+    if turn.state.session.draining:
+        turn.commands.append(cmd.Halt(o.n, o.attempt))
 
 
 def _is_news(trial: Trial, o: ob.Saved, sealed: ob.SealedStage) -> bool:
@@ -150,6 +152,7 @@ def _unwound(turn: Turn, trial: Trial, cause: str, detail: str) -> None:
         turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt))
     else:
         turn.add(ev.AttemptInterrupted(turn.at, trial.n, trial.attempt, cause, detail))
+        _drop_obsolete(turn, trial)
         _hold_back(turn, trial)
 
 
@@ -162,16 +165,18 @@ def _raised(turn: Turn, o: ob.Raised) -> None:
     trial = _current(turn, o)
     if trial is None:
         return
-    if trial.verdict or turn.state.session.draining or turn.state.stopping:
+    if trial.verdict or turn.state.session.draining:
         # It was on its way out: what it raises while unwinding changes nothing about the decision.
         turn.add(ev.Noted(turn.at, trial.n, f"while it was being stopped: {o.error.type}: {o.error.message}"))
         _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, "")
     elif o.storage:
         _unwound(turn, trial, ev.Cause.STORAGE, f"{o.error.type}: {o.error.message}")
+        _wait_for_space(turn, trial)
     elif o.restoring:
         _load_failed(turn, trial, o)
     else:
-        _fail(turn, trial, ev.Cause.EXCEPTION, o.error, retry=not o.final)
+        # While a stop rule ends the experiment nothing is tried again, but a failure stays a failure.
+        _fail(turn, trial, ev.Cause.EXCEPTION, o.error, retry=not o.final and not turn.state.stopping)
 
 
 def _load_failed(turn: Turn, trial: Trial, o: ob.Raised) -> None:
@@ -195,8 +200,13 @@ def _fail(turn: Turn, trial: Trial, cause: str, error: ev.ErrorFacts, *, retry: 
         turn.add(ev.AttemptFailed(turn.at, n, attempt, cause, error))
     else:
         turn.add(ev.TrialErrored(turn.at, n, attempt, cause, error))
-        if turn.policies.rules.fail_fast and not turn.state.session.draining:
-            interrupt(turn, f"fail_fast: trial {trial.id} failed")
+        _fail_fast(turn, trial)
+    _drop_obsolete(turn, trial)
+
+
+def _fail_fast(turn: Turn, trial: Trial) -> None:
+    if turn.policies.rules.fail_fast and not turn.state.session.draining:
+        interrupt(turn, f"fail_fast: trial {trial.id} failed")
 
 
 def _waiting(turn: Turn, o: ob.Waiting) -> None:
@@ -255,6 +265,7 @@ def _commit_ended(turn: Turn, o: ob.CommitEnded) -> None:
         turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, o.message))
     else:
         turn.add(ev.CheckpointCommitted(turn.at, o.n, o.index, o.digest, o.bytes))
+        turn.state.session.full_disk.pop(o.n, None)
         for n in {o.n, *turn.policies.rules.retention.crowded_out(turn.state)}:
             _drop_obsolete(turn, turn.state.trials[n])
     _unpark(turn.state, trial)
@@ -361,9 +372,11 @@ def _callback_raised(turn: Turn, o: ob.CallbackRaised) -> None:
     trial = turn.state.trials[o.n]
     if trial.status == Status.TERMINATED:
         turn.add(ev.TrialErrored(turn.at, o.n, trial.attempt, ev.Cause.CALLBACK, o.error))
+        _fail_fast(turn, trial)
 
 
 def _grace_over(turn: Turn, _: ob.GraceOver) -> None:
+    turn.state.session.grace_over = True
     for n in turn.state.running:
         turn.commands.append(cmd.Halt(n, turn.state.trials[n].attempt))
 
@@ -380,8 +393,11 @@ def _resumed(turn: Turn, o: ob.Resumed) -> None:
             _restart(turn, trial)
     elif o.unfinished == "skip":
         _terminate_waiting(turn, "not resumed")
-    _requeue(turn, [trial for trial in ended if trial.status == Status.ERROR], o.errored)
-    _requeue(turn, [trial for trial in ended if trial.status == Status.TERMINATED], o.finished)
+    if o.spent and (o.errored != "skip" or o.finished != "skip"):
+        turn.add(ev.Noted(turn.at, -1, f"ended trials were not resumed: {o.spent}"))
+    else:
+        _requeue(turn, [trial for trial in ended if trial.status == Status.ERROR], o.errored)
+        _requeue(turn, [trial for trial in ended if trial.status == Status.TERMINATED], o.finished)
     turn.add(ev.BudgetRenewed(turn.at))
     if state.stopping:
         _terminate_waiting(turn, state.stopping)
@@ -419,6 +435,16 @@ def _hold_back(turn: Turn, trial: Trial) -> None:
     if trial.cuts > 1:
         delay = min(MAX_BACKOFF_S, 2.0 ** min(trial.cuts - 2, 10))
         turn.state.session.held_until[trial.n] = turn.at + delay
+
+
+def _wait_for_space(turn: Turn, trial: Trial) -> None:
+    """Reports since the last checkpoint are no progress here: the next attempt repeats them and fills the disk more."""
+    session = turn.state.session
+    tries = session.full_disk.get(trial.n, 0)
+    session.full_disk[trial.n] = tries + 1
+    if tries:
+        delay = min(MAX_WAIT_FOR_SPACE_S, 2.0 ** min(tries - 1, 10))
+        session.held_until[trial.n] = max(session.held_until.get(trial.n, 0.0), turn.at + delay)
 
 
 _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {

@@ -185,6 +185,7 @@ class Resumed(msgspec.Struct, frozen=True):
     unfinished: str = "resume"
     errored: str = "skip"
     lost: str = ""  # why trials that were running are not running now
+    spent: str = ""  # why nothing may run any more, whatever the user wishes (a used-up time budget)
 
 
 EdgeObservation = Union[

@@ -93,10 +93,12 @@ def _park(state: State, trial: Trial) -> None:
 
 
 def _all_damaged(turn: Turn, trial: Trial) -> None:
-    reasons = "; ".join(f"checkpoint_{r.index:06d}: {r.reason}" for r in trial.checkpoints if r.stored == Stored.BAD)
+    bad = [record for record in trial.checkpoints if record.stored == Stored.BAD]
+    reasons = "; ".join(f"checkpoint_{record.index:06d}: {record.reason}" for record in bad)
+    repair = "repair the files and restore with resume_errored=True, or " if any(r.digest for r in bad) else ""
     message = (
         f"every checkpoint of this trial is damaged ({reasons}). It is not restarted from scratch by itself: "
-        "repair the files and restore with resume_errored=True, or give up its progress with restart_errored=True."
+        f"{repair}give up its progress with restart_errored=True."
     )
     turn.add(ev.TrialErrored(turn.at, trial.n, trial.attempt, ev.Cause.DAMAGED, ev.ErrorFacts(message=message)))
 
@@ -109,5 +111,8 @@ def finished(state: State) -> bool:
 
 
 def drained(state: State) -> bool:
-    """This driver may leave: nothing runs and what was staged is committed."""
-    return not state.running and not state.staged
+    """This driver may leave: nothing runs and what was staged is committed, or storage would not do it in time.
+
+    A stage that is left behind is a durable fact: the next driver finishes its commit.
+    """
+    return not state.running and (not state.staged or state.session.grace_over)

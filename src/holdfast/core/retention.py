@@ -110,6 +110,8 @@ class Retention(msgspec.Struct, frozen=True):
         latest, ended = trial.latest(), trial.status == "TERMINATED"
         if latest is not None and not (ended and self.num_to_keep_overall is not None):
             keep.add(latest.index)
+        if trial.status == "RUNNING" and trial.source is not None and trial.source[0] == trial.n:
+            keep.add(trial.source[1])  # the attempt may still read what it started from
         return tuple(
             record.index
             for record in committed

@@ -167,8 +167,10 @@ class Session:
         self.verified: set[tuple[int, int]] = set()
         self.asked: int = 0  # configurations that the searcher owes us
         self.draining: str = ""  # this driver ends; why
+        self.grace_over: bool = False  # and it has waited long enough
         self.undeleted: set[tuple[int, int]] = set()  # deletions that this driver gave up
         self.storage_trouble: dict[int, str] = {}
+        self.full_disk: dict[int, int] = {}  # how often a full disk has ended a trial since its last checkpoint
         self.untidy: set[int] = set()  # trials whose process died: it may have left half a checkpoint behind
 
 

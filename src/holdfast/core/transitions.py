@@ -7,6 +7,7 @@ in the docs is generated from this table.
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 from holdfast.core import events as ev
@@ -198,11 +199,10 @@ def _reported(state: State, event: ev.Reported, _: Retention) -> None:
 
 
 def _total(metrics: dict[str, Any], what: str, total: int) -> int:
-    given = metrics.get(f"{what}_total")
-    if isinstance(given, int | float):
+    given, step = metrics.get(f"{what}_total"), metrics.get(f"{what}_this_iter")
+    if isinstance(given, int | float) and isfinite(given):
         return int(given)
-    step = metrics.get(f"{what}_this_iter")
-    return total + int(step) if isinstance(step, int | float) else total
+    return total + int(step) if isinstance(step, int | float) and isfinite(step) else total
 
 
 def _checkpoint_staged(state: State, event: ev.CheckpointStaged, _: Retention) -> None:

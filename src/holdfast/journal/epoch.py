@@ -21,9 +21,9 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from holdfast.errors import ExperimentLockedError, FencedError
+from holdfast.errors import ExperimentLockedError, FencedError, StorageError, StorageFullError
 from holdfast.storage.crashpoint import crashpoint
-from holdfast.storage.local import REAL_DISK, TEMP_PREFIX, Disk
+from holdfast.storage.local import REAL_DISK, TEMP_PREFIX, Disk, is_full
 
 HEARTBEAT_S = 5.0
 """How often the journal of a live driver touches its epoch file."""
@@ -85,6 +85,7 @@ def claim_epoch(root: str | os.PathLike[str], *, takeover: bool = False, disk: D
 
     Raises:
         ExperimentLockedError: A live driver holds the experiment, or won a race for it.
+        StorageError: The claim cannot be written; ``StorageFullError`` if there is no space.
 
     Durability:
         The claim survives a power cut when this returns.
@@ -96,8 +97,7 @@ def claim_epoch(root: str | os.PathLike[str], *, takeover: bool = False, disk: D
         if current is not None and current.alive and (beaten or not takeover):
             raise _locked(root, current)
         claim = _new_claim(1 if current is None else current.claim.epoch + 1)
-        if disk.create_exclusive(_path(root, claim.epoch), msgspec.json.encode(claim) + b"\n"):
-            disk.sync_dir(_directory(root))
+        if _create(root, claim, disk):
             crashpoint("epoch.claimed")
             _sweep(root, disk)
             return claim
@@ -107,6 +107,19 @@ def claim_epoch(root: str | os.PathLike[str], *, takeover: bool = False, disk: D
     last = holder(root, disk=disk)
     assert last is not None
     raise _locked(root, last)
+
+
+def _create(root: str, claim: Claim, disk: Disk) -> bool:
+    try:
+        made = disk.create_exclusive(_path(root, claim.epoch), msgspec.json.encode(claim) + b"\n")
+        disk.sync_dir(_directory(root))
+    except OSError as error:
+        kind = StorageFullError if is_full(error) else StorageError
+        raise kind(
+            f"The experiment {root} cannot be opened for writing: {error}. Everything recorded is safe. Free space or "
+            f"repair the disk, then restore it; to look at it, `holdfast status {root}` is enough."
+        ) from error
+    return made
 
 
 def holder(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> Holder | None:

@@ -150,7 +150,8 @@ class Audit:
                 raise Violation("I5", f"trial {trial.n} was {status} and should {wanted}: {self._requeued}")
             if trial.status not in FINAL:
                 trial.failures = 0
-                if not wanted and unfinished != "resume" and self._requeued.get(trial.n) != unfinished:
+                # One that had been told to stop counts as finished.
+                if not wanted and unfinished != "resume" and self._requeued.get(trial.n) not in (unfinished, finished):
                     raise Violation("I5", f"trial {trial.n} was {status} and should {unfinished}")
 
     def ignored(self, _: ev.AnyEvent) -> None:
@@ -170,6 +171,8 @@ class Audit:
             raise Violation("I7", f"attempt {event.attempt} of trial {trial.n} follows attempt {trial.attempt}")
         if not self._renewed:
             raise Violation("I8", f"trial {trial.n} is started by a new driver before its retries were renewed")
+        if self._failed_fast:
+            raise Violation("I5", f"trial {trial.n} is started although a trial has failed and fail_fast is set")
         if self.stopping:
             raise Violation("I5", f"trial {trial.n} is started although the experiment was stopped: {self.stopping}")
         usable = trial.usable()
@@ -297,6 +300,9 @@ class Audit:
             bad = [k for k in trial.kept.values() if k.stored == "bad" and k.index >= trial.floor]
             if trial.usable() or not bad:
                 raise Violation("I2", f"trial {trial.n} is given up as damaged with {trial.usable()} left")
+        elif event.cause == Cause.CALLBACK:
+            if trial.status != "TERMINATED" or (self._epoch, trial.n) not in self.ledger.failed_callbacks:
+                raise Violation("I8", f"{event} of a trial that is {trial.status}, and no callback failed")
         else:
             self._current(event)
             self._own_fault(event)

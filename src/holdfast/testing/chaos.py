@@ -26,6 +26,27 @@ _DEATHS = (
 )
 
 
+RARE_ACTIONS = (
+    *("create", "created", "sync_dir", "dir_synced", "open", "sync", "synced", "replace", "replaced", "remove", "sweep"),
+    *("launch", "halt", "save_soon", "propose", "begin", "L2", "L5", "L6", "verify", "D1", "D2", "D4", "written"),
+)
+
+
+class Moment:
+    """A moment in a process's life: after so many actions, of any kind or of one."""
+
+    def __init__(self, count: int, kind: str = "") -> None:
+        self._left = count
+        self._kind = kind
+
+    def has_come(self, action: str) -> bool:
+        """Tell it each action; True once."""
+        if self._kind and not action.endswith(self._kind):
+            return False
+        self._left -= 1
+        return self._left == -1
+
+
 class Chaos:
     """Says what goes wrong, until its budget is spent.
 
@@ -63,17 +84,19 @@ class Chaos:
 
     # --- drivers
 
-    def kill_after(self) -> int | None:
-        """After how many actions a new driver dies; often during its recovery."""
-        if not self.strikes("driver_kills", 0.9):
-            return None
-        return self.rng.integers(0, pick(self.rng, (12, 40, 150, 600)))
+    def kill_at(self) -> Moment | None:
+        """When a new driver dies; often during its recovery."""
+        return self._moment((12, 40, 150, 600)) if self.strikes("driver_kills", 0.9) else None
 
-    def suspend_after(self) -> int | None:
-        """After how many actions a new driver is suspended, long enough for another one to take over."""
-        if not self.strikes("takeovers", 0.4):
-            return None
-        return self.rng.integers(0, pick(self.rng, (12, 100, 400)))
+    def suspend_at(self) -> Moment | None:
+        """When a new driver is suspended, long enough for another one to take over."""
+        return self._moment((12, 100, 400)) if self.strikes("takeovers", 0.4) else None
+
+    def _moment(self, counts: tuple[int, ...]) -> Moment:
+        """Half of the time any action, else one of a kind that is rare."""
+        if self.rng.random() < 0.5:
+            return Moment(self.rng.integers(0, pick(self.rng, counts)))
+        return Moment(self.rng.integers(0, 6), pick(self.rng, RARE_ACTIONS))
 
     def interrupt_after_s(self) -> float | None:
         """When somebody presses Ctrl+C."""

@@ -44,22 +44,34 @@ LEAVE_SYNCS = 20
 
 
 class SimHooks(NoHooks):
-    """Rewinds the stop rule as the real hooks do, and now and then asks for a checkpoint."""
+    """Rewinds the stop rule as the real hooks do, and now and then a callback asks for a checkpoint, or fails."""
 
-    def __init__(self, state: State, stop: UserStopRule, process: DriverProcess, save_chance: float) -> None:
+    def __init__(self, state: State, stop: UserStopRule, process: DriverProcess, world: World) -> None:
         self._state = state
         self._stop = stop
         self._process = process
-        self._rng = process.machine.chaos.rng
-        self._save_chance = save_chance
+        self._chaos = world.chaos
+        self._ledger = world.ledger
+        self._save_chance = world.scenario.save_chance
+        self._complaints: list[ob.Observation] = []
 
     def watch(self, event: ev.AnyEvent) -> None:
         self._process.machine.note(self._process, "*", event)
         if isinstance(event, ev.TrialStarted):
             self._stop.rewind(self._state.trials[event.n])
 
+    def after_turn(self, events: list[ev.AnyEvent]) -> None:
+        for event in events:
+            if isinstance(event, ev.TrialTerminated) and self._chaos.strikes("failed_callbacks", 0.2):
+                self._ledger.failed_callbacks.add((self._state.epoch, event.n))
+                self._complaints.append(ob.CallbackRaised(event.n, ev.ErrorFacts("KeyError", "in a callback")))
+
+    def take_complaints(self) -> list[ob.Observation]:
+        complaints, self._complaints = self._complaints, []
+        return complaints
+
     def wants_save(self, n: int) -> bool:
-        return bool(self._save_chance) and self._rng.random() < self._save_chance
+        return bool(self._save_chance) and self._chaos.rng.random() < self._save_chance
 
 
 def make_stopper(scenario: Scenario) -> Stopper:
@@ -142,7 +154,7 @@ class SimDriver:
         assert self._store is not None
         root = Root(ROOT)
         opened = open_with_memory(
-            root, scenario.retention, self._store, self._stop, self._results.last, disk=self._disk
+            root, scenario.retention, self._store, self._stop, self._results, disk=self._disk
         )
         state, self.snapshot_seq = opened.state, opened.snapshot_seq
         clock = FakeClock(world.timeline, state.last_at, lambda: self.process.dead)
@@ -158,7 +170,7 @@ class SimDriver:
             trouble=lambda text: None,
         )
         edges = Edges(engine, journal, keeper, self._proposer(state), clock, partial(self._run_message, state))
-        hooks = SimHooks(state, self._stop, self.process, scenario.save_chance)
+        hooks = SimHooks(state, self._stop, self.process, world)
         watches = Watches(self._stop, stall_timeout_s=scenario.stall_timeout_s, grace_s=scenario.grace_s)
         self._snapshots = Snapshotter(state, self._store, clock, journal, policies=self._policy_memory)
         controller = Controller(state, self._policies(), edges, hooks, watches)

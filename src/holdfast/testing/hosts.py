@@ -61,6 +61,10 @@ class SyncedJournal:
         return self.journal.blocked
 
     @property
+    def fenced(self) -> bool:
+        return self.journal.fenced
+
+    @property
     def written_seq(self) -> int:
         return self.journal.written_seq
 

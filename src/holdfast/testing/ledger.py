@@ -71,6 +71,7 @@ class Ledger:
         self.void: set[int] = set()  # acknowledged, then lost with the power before any durability was promised
         self.resumes: dict[int, tuple[str, str, str]] = {}  # what each epoch was to do with old trials
         self.told_to_end: set[int] = set()  # epochs whose driver somebody interrupted
+        self.failed_callbacks: set[tuple[int, int]] = set()  # (epoch, n)
         self.lived_s = 0.0
         self.blamed: dict[tuple[int, int], int] = {}  # (n, checkpoint) -> how often the trainable failed to load it
 

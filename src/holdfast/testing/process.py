@@ -45,9 +45,9 @@ class DriverProcess:
         self.number = number
         self.dead = False
         self.suspended = False
-        self.kill_in = machine.chaos.kill_after()
-        self.suspend_in = machine.chaos.suspend_after()
         self.interrupt_in: int | None = None
+        self._kill_at = machine.chaos.kill_at()
+        self._suspend_at = machine.chaos.suspend_at()
         self._torn = False
         self._in_background = False
         self._deferred: list[tuple[str, Callable[[], None]]] = []
@@ -57,9 +57,9 @@ class DriverProcess:
         if self.dead:
             raise Killed
         self.machine.note(self, action)
-        self._count_down_kill(action)
+        self._maybe_die(action)
         if not self._in_background:
-            self._count_down_others()
+            self._maybe_stand_still(action)
         error = self.machine.chaos.disk_error(action)
         if error is not None:
             self.machine.note(self, action, "fails:", error)
@@ -99,11 +99,8 @@ class DriverProcess:
         for action, work in deferred:
             self.machine.timeline.later(0.0, partial(self.in_background, action, work))
 
-    def _count_down_kill(self, action: str) -> None:
-        if self.kill_in is None:
-            return
-        self.kill_in -= 1
-        if self.kill_in >= 0:
+    def _maybe_die(self, action: str) -> None:
+        if self._kill_at is None or not self._kill_at.has_come(action):
             return
         if action == "write" and self.machine.chaos.rng.random() < 0.5:
             self._torn = True
@@ -111,14 +108,11 @@ class DriverProcess:
         self.machine.kill(self)
         raise Killed
 
-    def _count_down_others(self) -> None:
-        if self.suspend_in is not None:
-            self.suspend_in -= 1
-            if self.suspend_in < 0:
-                self.suspend_in = None
-                self.machine.suspend(self)
-                if self.dead:
-                    raise Killed
+    def _maybe_stand_still(self, action: str) -> None:
+        if self._suspend_at is not None and self._suspend_at.has_come(action):
+            self.machine.suspend(self)
+            if self.dead:
+                raise Killed
         if self.interrupt_in is not None:
             self.interrupt_in -= 1
             if self.interrupt_in < 0:

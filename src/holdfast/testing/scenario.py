@@ -49,6 +49,7 @@ class FaultBudget:
     clock_jumps: int = 2
     damaged_snapshots: int = 2
     slow_searches: int = 1
+    failed_callbacks: int = 2
 
     @classmethod
     def none(cls) -> FaultBudget:
@@ -170,7 +171,7 @@ def _draw_rules(rng: Rng) -> dict[str, Any]:
 
 
 def _draw_restart(rng: Rng) -> tuple[str, str, str]:
-    if rng.random() < 0.7:
+    if rng.random() < 0.5:
         return "skip", "resume", "skip"
     return (
         pick(rng, ("skip", "skip", "resume", "restart")),

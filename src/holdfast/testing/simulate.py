@@ -36,6 +36,7 @@ Fault budget, the most that can happen in one story (``FaultBudget``); a story g
     clock_jumps           the wall clock is set by up to 2 h before the next driver starts
     damaged_snapshots     a snapshot or archive is damaged, or its directory emptied, between two drivers
     slow_searches         a configuration takes seconds to come
+    failed_callbacks      a user's callback raises when a trial has finished
 
 Not simulated: pages of one file that reach the disk out of order; a failed fsync whose driver dies before it can write
 the records again, after which the next driver's fsync of the same file claims success; several machines; object stores.
