@@ -195,10 +195,31 @@ class NoProgress(tune.Stopper):
         return False
 
 
+class Counting(tune.Stopper):
+    """Ends a trial after so many results, counted by itself: a repeated one must not count twice."""
+
+    def __init__(self) -> None:
+        self.counts: dict[str, int] = {}
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        self.counts[trial_id] = self.counts.get(trial_id, 0) + 1
+        return self.counts[trial_id] >= 5 + int(10 * result["config"]["rate"])
+
+    def rewind(self, trial_id: str, rows: int) -> None:
+        self.counts[trial_id] = min(rows, self.counts.get(trial_id, 0))
+
+    def stop_all(self) -> bool:
+        return False
+
+
 def stop_rule(name: str) -> Any:
-    if name == "plateau":
-        return tune.stopper.TrialPlateauStopper("loss", std=1e-9, num_results=4, grace_period=5)
-    return NoProgress() if name == "no progress" else None
+    rules = {
+        "plateau": lambda: tune.stopper.TrialPlateauStopper("loss", std=1e-9, num_results=4, grace_period=5),
+        "no progress": NoProgress,
+        "counting": Counting,
+        "": lambda: None,
+    }
+    return rules[name]()
 
 
 # --- the driver

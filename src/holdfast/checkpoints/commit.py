@@ -16,6 +16,7 @@ recovery are one path. Never deletes a directory that it did not make, and never
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,8 +30,10 @@ from holdfast.checkpoints.manifest import BadManifest, FileEntry, Manifest, deco
 from holdfast.checkpoints.stage import Seal, SealedFile, read_seal, write_seal
 from holdfast.checkpoints.syscalls import rename_noreplace
 from holdfast.checkpoints.tree import (
+    TRIAL_GONE,
     Listing,
     hash_open_file,
+    is_root_there,
     open_own_file,
     remove_quietly,
     remove_tree,
@@ -44,6 +47,9 @@ from holdfast.storage.local import fsync_dir
 
 SYNC_THREADS = 8  # a disk merges concurrent fsyncs; eight halve the time of a thousand small files
 HASH_THREADS = 2
+
+# How it shows that another committer has renamed our stage.
+_OVERTAKEN = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY})
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -117,21 +123,11 @@ class _Commit:
         self._sync = sync
 
     def run(self, metadata: dict[str, Any]) -> Committed | None:
-        os.stat(self._dir)  # if the trial's directory is not there, then neither is the storage
-        manifest = self._own_manifest()
+        self._check_place()
+        manifest = self._own_manifest() or self._make(metadata)
         if manifest is None:
-            if not self._find_stage():
-                return None
-            seal = self._read_seal()
-            listing = self._compare(seal)
-            entries = self._hash(seal)
-            self._sync_files(seal, entries, listing)
-            crashpoint("L2.after")
-            manifest = self._write_manifest(entries, seal.algo, metadata)
-            crashpoint("L3.after")
-            self._sync_directories(seal, entries, listing)
-            crashpoint("L4.after")
-            self._rename()
+            self._check_place()  # it may have gone away meanwhile, and then nothing is known about the stage
+            return None
         crashpoint("L5.after")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(f"{self._target}/{names.SEAL}")
@@ -140,6 +136,49 @@ class _Commit:
         crashpoint("L6.after")
         remove_quietly([self._resync])
         return Committed(digest(manifest), manifest.total, len(manifest.files))
+
+    def _check_place(self) -> None:
+        try:
+            os.stat(self._dir)
+        except FileNotFoundError:
+            if not is_root_there(self._dir):
+                raise
+            self._damaged(TRIAL_GONE)
+
+    def _make(self, metadata: dict[str, Any]) -> Manifest | None:
+        """Make the target, or find that another committer has; None if there is nothing to make it of.
+
+        A driver that was taken over, or that left while a thread of it still worked, may be committing the same stage.
+        Its rename takes the stage away between any two steps of ours, which looks like damage and is success.
+        """
+        try:
+            return self._make_of_stage(metadata) if self._find_stage() else self._own_manifest()
+        except (CheckpointDamagedError, OSError) as error:
+            if isinstance(error, OSError) and error.errno not in _OVERTAKEN:
+                raise
+            manifest = self._own_manifest()
+            if manifest is not None:
+                return manifest
+            if os.path.isdir(self._resync) and not os.path.isdir(self._sealed):
+                raise StorageError(f"{self._sealed} was set aside by another driver; nothing was overwritten") from error
+            raise
+
+    def _make_of_stage(self, metadata: dict[str, Any]) -> Manifest:
+        seal = self._read_seal()
+        listing = self._compare(seal)
+        entries = self._hash(seal)
+        self._sync_files(seal, entries, listing)
+        crashpoint("L2.after")
+        manifest = self._write_manifest(entries, seal.algo, metadata)
+        crashpoint("L3.after")
+        self._sync_directories(seal, entries, listing)
+        crashpoint("L4.after")
+        self._rename()
+        for rel in listing.files.keys() - {file.path for file in seal.files}:
+            if names.is_leftover(rel):  # of a commit that was killed while it wrote its manifest
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{self._target}/{rel}")
+        return manifest
 
     def _own_manifest(self) -> Manifest | None:
         """The target's manifest, if the target was made from our stage."""
@@ -256,15 +295,21 @@ class _Commit:
         written = decode(data)  # as readers will see it: tuples in the metadata have become lists
         assert encode(written) == data
         assert written.files == manifest.files
-        path = f"{self._sealed}/{names.MANIFEST}"
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(path)  # of a commit that was interrupted here; a new file, for its fsync may have failed
-        with open(path, "xb", buffering=0) as file:
-            _write_all(file.write, data[: len(data) // 2])
-            crashpoint("L3.mid")
-            _write_all(file.write, data[len(data) // 2 :])
-            if self._sync:
-                os.fsync(file.fileno())
+        # Never written in place: another committer's rename would publish half of it.
+        temporary = names.temporary_file()
+        try:
+            with open(f"{self._sealed}/{temporary}", "xb", buffering=0) as file:
+                _write_all(file.write, data[: len(data) // 2])
+                crashpoint("L3.mid")
+                _write_all(file.write, data[len(data) // 2 :])
+                if self._sync:
+                    os.fsync(file.fileno())
+            os.replace(f"{self._sealed}/{temporary}", f"{self._sealed}/{names.MANIFEST}")
+        except BaseException:
+            for directory in (self._sealed, self._target):
+                with contextlib.suppress(OSError):
+                    os.unlink(f"{directory}/{temporary}")
+            raise
         return written
 
     def _sync_directories(self, seal: Seal, entries: list[FileEntry], listing: Listing) -> None:
@@ -279,6 +324,8 @@ class _Commit:
                 rename_noreplace(self._sealed, self._target)
                 return
             except FileExistsError:
+                if self._own_manifest() is not None:
+                    raise
                 # Whatever it is, it may be all that somebody has: it stays, under another name.
                 os.rename(self._target, f"{self._target}.orphan-{names.unique()}")
         raise InternalError(f"{self._target} came back after it was moved aside: is a second driver at work?")

@@ -11,7 +11,9 @@ order and a deletion never overtakes the commit before it.
 from __future__ import annotations
 
 import contextlib
+import os
 import threading
+import time
 from collections import deque
 from collections.abc import Callable
 from pathlib import Path
@@ -115,8 +117,13 @@ class Keeper(Protocol):
     def pending(self) -> int:
         """How many jobs have no outcome yet."""
 
-    def close(self, wait: bool = True) -> None:
-        """Take no more jobs. With ``wait``, returns when all are done; otherwise those not begun are dropped."""
+    def close(self, wait: bool = True, running_s: float = 0.0) -> None:
+        """Take no more jobs. With ``wait``, returns when all are done; otherwise those not begun are dropped.
+
+        Args:
+            wait: Whether to wait for all jobs, for as long as it takes.
+            running_s: Without ``wait``, how long to wait for the jobs that have begun.
+        """
 
 
 def perform(job: Job, *, sync: bool = True) -> Outcome:
@@ -149,7 +156,8 @@ def _failed(job: Job, error: BaseException) -> Outcome:
         return CommitFailed(job.n, job.index, damaged, isinstance(error, StorageFullError), message)
     if isinstance(job, Verify):
         return VerifyFailed(job.n, job.index, damaged, message)
-    return DeleteFailed(job.n, job.index, message)
+    # This one is journaled too, once it was tried often enough.
+    return DeleteFailed(job.n, job.index, message.replace(os.path.dirname(os.path.abspath(job.directory)) + "/", ""))
 
 
 class CheckpointKeeper:
@@ -198,7 +206,8 @@ class CheckpointKeeper:
     def pending(self) -> int:
         return self._pending
 
-    def close(self, wait: bool = True) -> None:
+    def close(self, wait: bool = True, running_s: float = 0.0) -> None:
+        deadline = time.monotonic() + running_s
         with self._changed:
             self._closed = True
             if not wait:
@@ -206,9 +215,8 @@ class CheckpointKeeper:
                 self._ready.clear()
                 self._waiting.clear()
             self._changed.notify_all()
-        if wait:
-            for thread in self._threads:
-                thread.join()
+        for thread in self._threads:
+            thread.join(None if wait else max(0.0, deadline - time.monotonic()))
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
@@ -267,5 +275,5 @@ class SyncKeeper:
     def pending(self) -> int:
         return 0
 
-    def close(self, wait: bool = True) -> None:
+    def close(self, wait: bool = True, running_s: float = 0.0) -> None:
         self._closed = True

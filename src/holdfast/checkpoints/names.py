@@ -19,6 +19,7 @@ TRASH_MARK = ".holdfast-trash"
 DICT_FILE = "_dict_checkpoint.pkl"
 
 RESYNC = ".resync"
+EXPERIMENT_MARK = ".holdfast"  # in the root of every experiment
 
 _CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
 _STAGE = re.compile(r"\.stage-\d+-[0-9a-f]{8}")
@@ -30,6 +31,11 @@ _TEMPORARY = re.compile(r"\.stage-\d+-[0-9a-f]{8}|\.sealed-\d+-[0-9a-f]{8}(\.res
 def unique() -> str:
     """Eight hex digits that no other process will come up with."""
     return os.urandom(4).hex()
+
+
+def temporary_file() -> str:
+    """A new name for a file that gets its final one when it is complete; readers pass it over."""
+    return f"{TEMP_PREFIX}{os.getpid()}-{unique()}"
 
 
 def checkpoint_name(index: int) -> str:

@@ -14,7 +14,16 @@ from typing import NoReturn
 
 from holdfast.checkpoints import names
 from holdfast.checkpoints.manifest import BadManifest, FileEntry, Manifest, decode, digest
-from holdfast.checkpoints.tree import Listing, hash_open_file, open_own_file, run_all, scan, storage_error
+from holdfast.checkpoints.tree import (
+    TRIAL_GONE,
+    Listing,
+    hash_open_file,
+    is_root_there,
+    open_own_file,
+    run_all,
+    scan,
+    storage_error,
+)
 from holdfast.errors import CheckpointDamagedError
 from holdfast.storage.local import fsync_dir
 
@@ -32,7 +41,7 @@ def read_manifest(directory: Path, *, expect_digest: str | None = None, trial_id
         StorageError: It cannot be read now.
     """
     try:
-        os.stat(directory.parent)  # if this is gone the storage is not mounted, which is no damage
+        _check_place(directory)
         try:
             data = _read_small(f"{directory}/{names.MANIFEST}")
         except OSError as error:
@@ -123,6 +132,16 @@ def quarantine(directory: str | os.PathLike[str]) -> Path | None:
     except OSError as error:
         raise storage_error(error, f"moving the damaged checkpoint {path} aside") from error
     return aside
+
+
+def _check_place(directory: Path) -> None:
+    """If the place of all the trial's checkpoints is gone, so may the storage be: that is no damage."""
+    try:
+        os.stat(directory.parent)
+    except FileNotFoundError:
+        if not is_root_there(str(directory.parent)):
+            raise
+        _damaged(directory, TRIAL_GONE)
 
 
 def _read_small(path: str) -> bytes:

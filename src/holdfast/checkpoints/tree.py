@@ -16,6 +16,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
+from holdfast.checkpoints import names
 from holdfast.checkpoints.manifest import new_hasher
 from holdfast.errors import StorageError, StorageFullError
 from holdfast.storage.local import is_full
@@ -167,6 +168,17 @@ def remove_quietly(paths: Iterable[str]) -> None:
             remove_tree(path)
         except OSError:
             continue
+
+
+TRIAL_GONE = "the trial's directory is gone"
+
+
+def is_root_there(trial_dir: str) -> bool:
+    """Whether the experiment's root is there.
+
+    Then a trial's directory that is missing was removed. Otherwise the storage is not mounted, and it may be back later.
+    """
+    return os.path.isdir(f"{os.path.dirname(os.path.abspath(trial_dir))}/{names.EXPERIMENT_MARK}")
 
 
 def storage_error(error: OSError, doing: str) -> StorageError:

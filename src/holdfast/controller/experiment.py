@@ -223,8 +223,8 @@ def _check_available(config: RunConfig) -> None:
     sync = config.sync_config
     if sync is not None and sync.syncer is not None and sync.syncer != "auto":
         raise InvalidInputError(
-            f"SyncConfig.syncer={sync.syncer!r}: custom syncers are not available in this version of holdfast. Leave it "
-            "out: trials write their checkpoints straight under storage_path."
+            f"SyncConfig.syncer={sync.syncer!r}: custom syncers are not available in this version of holdfast. "
+            "Leave it out: trials write their checkpoints straight under storage_path."
         )
     if config.engine == "ray":
         raise InvalidInputError(

@@ -115,6 +115,10 @@ class Snapshotter:
             if not self._flush_files():
                 raise OSError("the result files are not written yet")
             self._store.write(seq, position, payload)
-        except OSError as error:
+        except Exception as error:  # whatever it is: a run must never end for want of a snapshot
             self._failed = True
-            logger.warning("no snapshot could be written (%s); reopening will take longer, nothing is lost", error)
+            logger.warning(
+                "no snapshot could be written (%s: %s); reopening will take longer, nothing is lost",
+                type(error).__name__,
+                error,
+            )

@@ -21,8 +21,8 @@ import msgspec
 import xxhash
 
 from holdfast.core.retention import Retention
-from holdfast.errors import DamageError, ExperimentNotFoundError, NewerFormatError, StorageError
-from holdfast.storage.local import write_atomic
+from holdfast.errors import DamageError, ExperimentNotFoundError, NewerFormatError, StorageError, StorageFullError
+from holdfast.storage.local import is_full, write_atomic
 from holdfast.trainable.pickling import OWN_FILE, dump_value
 
 FORMAT = 1
@@ -169,10 +169,28 @@ def read_pickle(path: Path) -> Any:
 
 
 def store_value(root: Root, value: Any, name: str) -> str:
-    """Keep a value that a config cannot hold; returns the key under which configs refer to it."""
+    """Keep a value that a config cannot hold; returns the key under which configs refer to it.
+
+    Durability: when this returns, the value survives a loss of power.
+
+    Raises:
+        StorageFullError: There is no space. Nothing partial is left; calling again later may work.
+    """
     data = dump_value(value, f"the value {name!r} of the search space")
     key = f"{OWN_FILE}{xxhash.xxh3_128_hexdigest(data)}"
     target = root.objects / f"{key}.pkl"
-    if not target.exists():
+    if target.exists():
+        return key
+    try:
         write_atomic(str(target), data)
+    except OSError as error:
+        with contextlib.suppress(OSError):
+            target.unlink(missing_ok=True)  # complete, but its name may not be durable: the next call makes it so
+        if not is_full(error):
+            raise
+        raise StorageFullError(
+            error.errno,
+            f"there is no space for the value {name!r} of the search space ({len(data):,} bytes, {target}). Nothing "
+            "was overwritten. Free some space or raise the quota; it is then tried again.",
+        ) from error
     return key

@@ -146,6 +146,8 @@ class Nursery:
         if self._process.returncode is None:
             return  # in a fork of the driver
         with contextlib.suppress(OSError):
+            if self._note.read_text(encoding="ascii", errors="replace") != self._run:
+                return  # of the driver that took the experiment over: it will need it
             self._note.unlink()
             if size_of(str(self._log)) == 0:
                 self._log.unlink()

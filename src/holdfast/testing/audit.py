@@ -303,13 +303,15 @@ class Audit:
         elif event.cause == Cause.CALLBACK:
             if trial.status != "TERMINATED" or (self._epoch, trial.n) not in self.ledger.failed_callbacks:
                 raise Violation("I8", f"{event} of a trial that is {trial.status}, and no callback failed")
+            self._failed_fast = self._failed_fast or self.scenario.fail_fast
         else:
             self._current(event)
             self._own_fault(event)
             limit = self.scenario.max_failures
-            if limit < 0 or trial.failures < limit:
+            if not self.stopping and (limit < 0 or trial.failures < limit):
                 raise Violation("I8", f"trial {trial.n} is ERROR after {trial.failures + 1} failures of {limit}")
             trial.failures += 1
+        if event.cause != Cause.DAMAGED:
             self._failed_fast = self.scenario.fail_fast
         trial.status, trial.verdict, trial.cause = "ERROR", "", event.cause
 

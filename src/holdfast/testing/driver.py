@@ -25,13 +25,12 @@ from holdfast.core.policies import Policies, Rules
 from holdfast.core.state import State
 from holdfast.errors import StorageError
 from holdfast.journal.epoch import Claim, claim_epoch
-from holdfast.journal.log import Journal
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.schedulers import FIFOScheduler
 from holdfast.stopper import DictStopper, NoopStopper, Stopper
 from holdfast.testing.disk import DiskView, Killed
 from holdfast.testing.engine import FakeEngine
-from holdfast.testing.hosts import ROOT, SlowProposer, StoreHost, SyncedJournal, WorkersHost, World
+from holdfast.testing.hosts import ROOT, SimJournal, SlowProposer, StoreHost, WorkersHost, World
 from holdfast.testing.policies import GoodRowsStopper, PausingScheduler, StoredGoodRowsStopper
 from holdfast.testing.process import DriverProcess
 from holdfast.testing.scenario import Scenario
@@ -99,7 +98,7 @@ class SimDriver:
         self.left = False
         self.interrupted = ""
         self.controller: Controller | None = None
-        self.journal: SyncedJournal | None = None
+        self.journal: SimJournal | None = None
         self.claim: Claim | None = None
         self.engine: FakeEngine | None = None
         self.ending = False
@@ -137,7 +136,7 @@ class SimDriver:
             self.engine.close()
         try:
             if self.journal is not None:
-                self.journal.journal.close()
+                self.journal.close()
         except (StorageError, Killed, KeyboardInterrupt):
             pass
 
@@ -146,10 +145,12 @@ class SimDriver:
     def _open_journal(self, claim: Claim) -> None:
         self._store = SnapshotStore(ROOT, epoch=claim.epoch, disk=self._disk)
         durability: Any = self.world.scenario.durability
-        journal = Journal.create_or_append(ROOT, claim, durability=durability, disk=self._disk, threaded=False)
-        self.journal = SyncedJournal(journal, self.process, self.world.timeline)
+        journal = SimJournal.create_or_append(ROOT, claim, durability=durability, disk=self._disk, threaded=False)
+        assert isinstance(journal, SimJournal)
+        journal.live_in(self.process, self.world.timeline)
+        self.journal = journal
 
-    def _open(self, claim: Claim, journal: SyncedJournal) -> None:
+    def _open(self, claim: Claim, journal: SimJournal) -> None:
         world, scenario = self.world, self.world.scenario
         assert self._store is not None
         root = Root(ROOT)
@@ -161,7 +162,7 @@ class SimDriver:
         store_host = StoreHost(world, self.process)
         host = self.host = WorkersHost(world, self.process, claim.epoch, journal, store_host)
         engine = self.engine = host.engine = store_host.engine = FakeEngine(world.timeline, host, scenario.cpus)
-        journal.attach(engine)
+        journal.wakes(engine)
         keeper = KeeperEdge(
             StoreWorkers(world.store, world.timeline, store_host),
             state,
@@ -187,8 +188,10 @@ class SimDriver:
         controller.record(ev.EpochStarted(controller.edges.clock.now(), claim.epoch, writer, "host", 1))
         self._tidy(state, unfinished)
         if resumed:
-            self.world.ledger.resumes[claim.epoch] = self._resume
-            controller.tell(ob.Resumed(*self._resume, former))
+            spent = self._stop.why_stop_all(state.lived(controller.edges.clock.now())) if state.stopping else ""
+            finished, unfinished, errored = self._resume
+            self.world.ledger.resumes[claim.epoch] = ("skip", unfinished, "skip") if spent else self._resume
+            controller.tell(ob.Resumed(finished, unfinished, errored, former, spent))
         controller.edges.engine.open(Setup(0, "story", ROOT, "", "", self.world.scenario.is_class))
 
     def _tidy(self, state: State, trials: set[int]) -> None:
@@ -283,7 +286,7 @@ class SimDriver:
             ev.AttemptInterrupted(now, n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED) for n in state.running
         ]
         controller.record(*running, ev.DriverStopped(now, reason or "finished"))
-        journal = self.journal.journal
+        journal = self.journal
         if not any(journal.wait_synced(journal.written_seq) for _ in range(LEAVE_SYNCS)):
             raise StorageError("the last records of the journal could not be made durable")
         self._tidy(state, {*state.session.untidy, *(event.n for event in running)})

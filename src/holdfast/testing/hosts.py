@@ -14,7 +14,6 @@ from holdfast.controller.proposing import VariantProposer
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.journal.log import GROUP_COMMIT_S, Journal
-from holdfast.journal.reader import Position
 from holdfast.testing.chaos import Chaos
 from holdfast.testing.disk import MemoryDisk
 from holdfast.testing.engine import FakeEngine, Process, Program
@@ -42,67 +41,40 @@ class World:
         self.ledger = Ledger()
 
 
-class SyncedJournal:
-    """The real journal, whose sync thread is an event of the story (``controller.loop.JournalWriter``)."""
+class SimJournal(Journal):
+    """The real journal, whose sync thread is an event of the story."""
 
-    def __init__(self, journal: Journal, process: DriverProcess, timeline: Timeline) -> None:
-        self.journal = journal
+    _process: DriverProcess
+    _timeline: Timeline
+    _engine: FakeEngine | None = None
+    _planned = False
+
+    def live_in(self, process: DriverProcess, timeline: Timeline) -> None:
+        """Say whose thread syncs, and when."""
         self._process = process
         self._timeline = timeline
-        self._planned = False
-        self._engine: FakeEngine | None = None
 
-    def attach(self, engine: FakeEngine) -> None:
+    def wakes(self, engine: FakeEngine) -> None:
         """Wake this engine after each sync."""
         self._engine = engine
 
-    @property
-    def blocked(self) -> OSError | None:
-        return self.journal.blocked
-
-    @property
-    def fenced(self) -> bool:
-        return self.journal.fenced
-
-    @property
-    def written_seq(self) -> int:
-        return self.journal.written_seq
-
-    @property
-    def accepted_seq(self) -> int:
-        return self.journal.accepted_seq
-
-    @property
-    def synced_seq(self) -> int:
-        return self.journal.synced_seq
-
-    @property
-    def position(self) -> Position:
-        return self.journal.position
-
     def append(self, payloads: Sequence[bytes]) -> int:
-        seq = self.journal.append(payloads)
+        seq = super().append(payloads)
         self._plan(GROUP_COMMIT_S)
         return seq
 
-    def flush(self) -> bool:
-        return self.journal.flush()
-
     def request_sync(self) -> None:
-        self.journal.request_sync()
+        super().request_sync()
         self._plan(STEP_S)
-
-    def wait_synced(self, seq: int, timeout: float | None = None) -> bool:
-        return self.journal.wait_synced(seq, timeout)
 
     def _plan(self, delay_s: float) -> None:
         if not self._planned:
             self._planned = True
-            self._timeline.later(delay_s, lambda: self._process.in_background("journal sync", self._sync))
+            self._timeline.later(delay_s, lambda: self._process.in_background("journal sync", self._sync_soon))
 
-    def _sync(self) -> None:
+    def _sync_soon(self) -> None:
         self._planned = False
-        if not self.journal.sync():
+        if not self.sync():
             self._plan(GROUP_COMMIT_S)
         if self._engine is not None:
             self._engine.wake()
@@ -182,7 +154,7 @@ class WorkersHost:
     """The driver's side of ``FakeEngine``, and the network between."""
 
     def __init__(
-        self, world: World, process: DriverProcess, epoch: int, journal: SyncedJournal, store_host: StoreHost
+        self, world: World, process: DriverProcess, epoch: int, journal: SimJournal, store_host: StoreHost
     ) -> None:
         self._world = world
         self._process = process
