@@ -30,7 +30,7 @@ def run(bench: Bench) -> None:
         for label, base in bare.items()
         if label in found
     }
-    peers = {label: added[label] for label in ("ray tune", "optuna") if label in added}
+    peers: dict[str, list[float]] = {label: added[label] for label in ("ray tune", "optuna") if label in added}
     bench.row("import, added to a bare interpreter", "ms", {OURS: added[OURS], **peers}, at_most(100))
     bench.row("import and first use of Tuner, added", "ms", {OURS: added[FIRST_USE], **peers})
 

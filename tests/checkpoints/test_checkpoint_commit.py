@@ -2,13 +2,17 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
+import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from checkpoint_trial import FILES, Trial, fill_disk, read_tree, write_tree
 
+from holdfast.checkpoints import commit as commit_module
 from holdfast.checkpoints import syscalls
 from holdfast.checkpoints.commit import Committed, commit, recover, sweep
 from holdfast.checkpoints.manifest import digest
@@ -172,7 +176,8 @@ def test_everything_is_synced_before_the_rename_and_the_parent_after_it(
     synced: list[str] = []
 
     def fsync(fd: int) -> None:
-        synced.append(os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), trial.dir))
+        path = os.path.relpath(os.readlink(f"/proc/self/fd/{fd}"), trial.dir)
+        synced.append(re.sub(r"/\.tmp-.*", "/_manifest.json", path))
         real(fd)
 
     monkeypatch.setattr(os, "fsync", fsync)
@@ -186,31 +191,34 @@ def test_everything_is_synced_before_the_rename_and_the_parent_after_it(
 class FailingSync:
     """``os.fsync`` that fails once for one file, and remembers every inode it was asked for."""
 
-    def __init__(self, fragment: str, code: int) -> None:
+    def __init__(self, path: str, code: int) -> None:
         self._real = os.fsync
-        self._fragment = fragment
+        self._path = re.compile(f".*/{path}")
         self._code = code
         self._failed = False
         self.inodes: list[int] = []
 
     def __call__(self, fd: int) -> None:
         self.inodes.append(os.fstat(fd).st_ino)
-        if not self._failed and os.readlink(f"/proc/self/fd/{fd}").endswith(self._fragment):
+        if not self._failed and self._path.fullmatch(os.readlink(f"/proc/self/fd/{fd}")):
             self._failed = True
             raise OSError(self._code, os.strerror(self._code))
         self._real(fd)
 
 
-@pytest.mark.parametrize("fragment", ["weights.bin", "_manifest.json", "optimizer"])
+MANIFEST_BEFORE_ITS_RENAME = r"\.tmp-[^/]+"
+
+
+@pytest.mark.parametrize("path", ["weights.bin", MANIFEST_BEFORE_ITS_RENAME, "optimizer"])
 @pytest.mark.parametrize(
     ("code", "kind"), [(errno.EIO, StorageError), (errno.ENOSPC, StorageFullError), (errno.EDQUOT, StorageFullError)]
 )
 def test_a_file_is_never_synced_again_after_a_failed_sync(
-    trial: Trial, fragment: str, code: int, kind: type[StorageError], monkeypatch: pytest.MonkeyPatch
+    trial: Trial, path: str, code: int, kind: type[StorageError], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = trial.sealed().name
     before = (trial.dir / name / "weights.bin").stat().st_ino
-    failing = FailingSync(fragment, code)
+    failing = FailingSync(path, code)
     monkeypatch.setattr(os, "fsync", failing)
     with pytest.raises(kind, match=errno.errorcode[code]):
         trial.commit(name)
@@ -220,7 +228,7 @@ def test_a_file_is_never_synced_again_after_a_failed_sync(
     trial.commit(name)
     verify(trial.dir / "checkpoint_000000")
     assert trial.names() == ["checkpoint_000000"]
-    if fragment != "_manifest.json":
+    if path != MANIFEST_BEFORE_ITS_RENAME:
         assert before not in failing.inodes
 
 
@@ -263,6 +271,105 @@ def test_a_disk_too_full_for_the_manifest_keeps_the_stage(small_disk: Path) -> N
     ballast.unlink()
     assert trial.commit(name).files == 200
     verify(trial.dir / "checkpoint_000000")
+
+
+STEPS = [
+    "_find_stage",
+    "_read_seal",
+    "_compare",
+    "_hash",
+    "_sync_files",
+    "_write_manifest",
+    "_sync_directories",
+    "_rename",
+]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+@pytest.mark.parametrize("step", STEPS)
+def test_a_stage_that_another_driver_commits_meanwhile_is_a_success(
+    trial: Trial, step: str, when: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A keeper's thread of a driver that was taken over still works; its rename comes between two steps of ours."""
+    name = trial.sealed().name
+    real, other = getattr(commit_module._Commit, step), []
+
+    def overtaken(self: object, *args: object) -> object:
+        if when == "before" and not other:
+            other.append(None)
+            other[0] = trial.commit(name)
+        result = real(self, *args)
+        if not other:
+            other.append(None)
+            other[0] = trial.commit(name)
+        return result
+
+    monkeypatch.setattr(commit_module._Commit, step, overtaken)
+    assert trial.commit(name) == other[0]
+    assert trial.names() == ["checkpoint_000000"]
+    verify(trial.dir / "checkpoint_000000")
+    assert read_tree(trial.dir / "checkpoint_000000") == FILES
+
+
+@pytest.mark.parametrize("old_system", [False, True])
+def test_two_drivers_that_commit_one_stage_at_the_same_time_agree(
+    tmp_path: Path, old_system: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if old_system:
+        monkeypatch.setattr(syscalls, "_function", lambda name: None)
+    for k in range(20):
+        trial = Trial(tmp_path / f"trial{k}")
+        name = trial.sealed({f"{file:02d}": os.urandom(100) for file in range(20)}).name
+        together, outcomes = threading.Barrier(2), []
+
+        def work(trial: Trial = trial, name: str = name, together: threading.Barrier = together) -> None:
+            together.wait(20)
+            try:
+                outcomes.append(trial.commit(name))  # noqa: B023
+            except StorageError:  # tried again later
+                outcomes.append(None)  # noqa: B023
+
+        threads = [threading.Thread(target=work) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join(20)
+        assert len(outcomes) == 2
+        assert {trial.commit(name)} == set(outcomes) - {None}
+        assert trial.names() == ["checkpoint_000000"]
+        verify(trial.dir / "checkpoint_000000")
+
+
+def test_a_stage_that_another_driver_sets_aside_meanwhile_is_no_damage(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = trial.sealed().name
+    real = commit_module._Commit._compare
+
+    def compare(self: Any, seal: Any) -> Any:
+        listing = real(self, seal)
+        (trial.dir / name).rename(trial.dir / f"{name}.resync")
+        return listing
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_module._Commit, "_compare", compare)
+        with pytest.raises(StorageError, match="set .* aside"):
+            trial.commit(name)
+    trial.commit(name)
+    verify(trial.dir / "checkpoint_000000")
+
+
+def test_a_trial_directory_that_was_removed_is_damage_and_a_missing_root_is_not(tmp_path: Path) -> None:
+    root = tmp_path / "exp"
+    trial = Trial(root / "trial")
+    name = trial.sealed().name
+    shutil.rmtree(trial.dir)
+    (root / ".holdfast").mkdir()
+    with pytest.raises(CheckpointDamagedError, match="the trial's directory is gone"):
+        trial.commit(name)
+    root.rename(tmp_path / "elsewhere")
+    with pytest.raises(StorageError, match="ENOENT"):
+        trial.commit(name)
 
 
 def test_sweep_removes_only_what_we_made_and_do_not_need(trial: Trial, tmp_path: Path) -> None:

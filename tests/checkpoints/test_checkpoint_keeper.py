@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import errno
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -8,6 +10,7 @@ from pathlib import Path
 import pytest
 from checkpoint_trial import Trial
 
+from holdfast.checkpoints import delete as delete_module
 from holdfast.checkpoints import keeper as keeper_module
 from holdfast.checkpoints.commit import Committed
 from holdfast.checkpoints.keeper import (
@@ -189,6 +192,40 @@ def test_closing_without_waiting_drops_what_has_not_begun(gate: Gate) -> None:
     wait_for(lambda: keeper.pending == 0)
     assert len(keeper.drain()) == gate.started == MAX_JOBS_AT_ONCE
     wait_for(lambda: not any(thread.is_alive() for thread in keeper._threads))
+
+
+def test_closing_can_wait_for_what_has_begun(gate: Gate) -> None:
+    keeper = CheckpointKeeper(lambda: None)
+    keeper.submit(job(0, 0))
+    keeper.submit(job(0, 1))
+    wait_for(lambda: gate.started == 1)
+    keeper.close(wait=False, running_s=0.01)
+    assert keeper.pending == 1
+    threading.Timer(0.05, gate.open.set).start()
+    keeper.close(wait=False, running_s=20)
+    assert keeper.drain() == [CommitDone(0, 0, "", 0, 0)]
+    assert not any(thread.is_alive() for thread in keeper._threads)
+
+
+def test_what_a_failed_deletion_says_names_no_place(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is journaled, and the experiment may be elsewhere tomorrow."""
+    saved = trial.saved(0)
+    (saved / "_manifest.json").write_bytes(b"{}")
+    monkeypatch.chdir(trial.dir)
+    for directory in (str(saved), saved.name):
+        (refused,) = run(SyncKeeper(), Delete(0, 0, directory))
+        assert isinstance(refused, DeleteFailed)
+        assert refused.message.startswith("refused to delete checkpoint_000000: its manifest is not a valid one")
+
+    def fail(path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), f"{path}/note.txt")
+
+    monkeypatch.setattr(delete_module, "_remove_manifest", fail)
+    (failed,) = run(SyncKeeper(), Delete(0, 0, str(saved)))
+    assert isinstance(failed, DeleteFailed)
+    assert failed.message.startswith(
+        "deleting checkpoint_000000 failed (checkpoint_000000/note.txt): Permission denied"
+    )
 
 
 @pytest.mark.parametrize("kind", [CheckpointKeeper, SyncKeeper])

@@ -107,6 +107,21 @@ def test_files_that_are_nobodys_data_are_no_damage(trial: Trial, name: str) -> N
     quick_check(saved)
 
 
+def test_a_trial_directory_that_was_removed_is_damage(tmp_path: Path) -> None:
+    """The storage is there, as the rest of the experiment shows: waiting would be for ever."""
+    trial = Trial(tmp_path / "exp" / "trial")
+    saved = trial.saved(0)
+    (tmp_path / "exp" / ".holdfast").mkdir()
+    verify(saved)
+    shutil.rmtree(trial.dir)
+    with pytest.raises(CheckpointDamagedError, match="the trial's directory is gone") as caught:
+        verify(saved)
+    assert caught.value.reason == "the trial's directory is gone"
+    shutil.rmtree(tmp_path / "exp")
+    with pytest.raises(StorageError, match="ENOENT"):
+        verify(saved)
+
+
 def test_storage_that_is_not_mounted_is_no_damage(trial: Trial, tmp_path: Path) -> None:
     saved = trial.saved()
     trial.dir.rename(tmp_path / "unmounted")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
 import shutil
 from collections.abc import Iterator
@@ -14,13 +15,14 @@ import pytest
 from experiments import Plan
 from lab import Lab, driver_crash
 
+from holdfast.cli.main import main as holdfast
 from holdfast.controller.opening import SnapshotRecord, open_state, snapshot_payload
 from holdfast.controller.spec import Root, read_spec
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.core.transitions import apply
-from holdfast.errors import JournalDamagedError
+from holdfast.errors import DamageError, JournalDamagedError
 from holdfast.journal.frames import FRAME_OVERHEAD
 from holdfast.journal.reader import read_journal
 from holdfast.journal.repair import repair_journal, verify_journal
@@ -130,9 +132,11 @@ def test_an_experiment_whose_journal_was_cut_goes_on_from_there(specimen: Specim
 
 @pytest.mark.slow
 @pytest.mark.parametrize("snapshots", [True, False], ids=["with snapshots", "without snapshots"])
-def test_a_flipped_bit_is_named_or_was_never_acknowledged(specimen: Specimen, tmp_path: Path, snapshots: bool) -> None:
+def test_a_flipped_bit_is_named_or_was_never_acknowledged(
+    specimen: Specimen, tmp_path: Path, snapshots: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
     """Opening gives the whole history, or names the file; only what looks like a write cut short may be left out."""
-    root = specimen.copy(tmp_path / "flipped")
+    root = specimen.copy(tmp_path / "flipped", state_only=False)
     if not snapshots:
         shutil.rmtree(root / ".holdfast" / "snapshots", ignore_errors=True)
     dice = random.Random(5)
@@ -150,8 +154,11 @@ def test_a_flipped_bit_is_named_or_was_never_acknowledged(specimen: Specimen, tm
             assert found.file in str(found), story
         else:
             assert found in specimen.prefixes[-2 if path == newest_segment(root) else -1 :], story
-        findings = verify_journal(root)
-        assert [finding.file for finding in findings] == [f".holdfast/journal/{path.name}"], story
+        (finding,) = verify_journal(root)
+        assert finding.file == f".holdfast/journal/{path.name}", story
+        code = holdfast(["verify", str(root)])
+        assert (code, finding.level) in [(1, "damage"), (0, "note")], story
+        assert path.name in capsys.readouterr().out, story
         path.write_bytes(data)
     assert verify_journal(root) == []
     assert snapshots or named > FLIPS / 2  # a snapshot spares the reading of what stands before it
@@ -205,3 +212,14 @@ def test_a_missing_segment_is_damage_and_not_the_beginning_of_a_new_experiment(
     with pytest.raises(JournalDamagedError, match=first.name):
         specimen.open(root)
     assert [finding.level for finding in verify_journal(root)] == ["damage"]
+
+
+def test_no_flipped_bit_in_the_facts_makes_another_experiment(specimen: Specimen, tmp_path: Path) -> None:
+    """The seed, the number of samples and the names are in there: each bit counts."""
+    root = Root(specimen.copy(tmp_path / "facts"))
+    whole = read_spec(root)
+    data = root.spec_file.read_bytes()
+    for place in range(len(data)):
+        root.spec_file.write_bytes(data[:place] + bytes([data[place] ^ 1 << place % 8]) + data[place + 1 :])
+        with contextlib.suppress(DamageError):
+            assert read_spec(root) == whole, f"bit {place % 8} of byte {place} is taken for a fact"

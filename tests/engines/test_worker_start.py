@@ -209,3 +209,15 @@ def test_a_dropped_engine_closes_itself(tmp_path: Path) -> None:
 def test_the_memory_limit_of_the_setup_wins(drive: Drive) -> None:
     driver = drive(setup={"memory_limit_bytes": 200 * 2**20}, memory_limit_bytes=2**40)
     assert isinstance(driver.ran(0, "report()\nx = bytearray(2**29)"), Raised)
+
+
+def test_a_driver_that_was_taken_over_leaves_its_successors_note(drive: Drive) -> None:
+    """The note is all by which a later driver finds what is left if the successor and its nanny are both killed."""
+    older = drive()
+    newer = drive()
+    note = newer.logs / "nanny.run"
+    before = note.read_text()
+    older.engine.close()
+    assert note.read_text() == before
+    newer.engine.close()
+    assert not note.exists()

@@ -1,7 +1,7 @@
 """Bugs on purpose: each takes one safeguard away, so that tests can show that the simulator notices its absence.
 
-``PLANTED`` are mistakes that somebody could make. ``FOUND`` are mistakes that were made and that the simulator found; each
-stands here as it was before its repair.
+``PLANTED`` are mistakes that somebody could make. ``FOUND`` are mistakes that were made and that the simulator found;
+each stands here as it was before its repair.
 """
 
 from __future__ import annotations
@@ -313,6 +313,20 @@ def trying_again_after_the_stop(patch: Patch) -> None:
     patch.setitem(decide._HANDLERS, ob.Raised, raised)
 
 
+def loading_again_after_the_stop(patch: Patch) -> None:
+    """A trial that failed to load its checkpoint after the experiment was stopped was started again."""
+
+    def raised(turn: Turn, o: ob.Raised) -> None:
+        stopping = turn.state.stopping
+        if o.restoring:
+            turn.state.stopping = ""
+        now(turn, o)
+        turn.state.stopping = stopping
+
+    now = decide._raised
+    patch.setitem(decide._HANDLERS, ob.Raised, raised)
+
+
 def a_new_trial_after_the_stop(patch: Patch) -> None:
     """A configuration that a slow searcher found after the experiment was stopped became a trial, and ran."""
 
@@ -377,6 +391,7 @@ FOUND: dict[str, Found] = {
         Found(one_deletion_twice, 0, "KeyError"),
         Found(releasing_on_a_full_disk, 0, "OSError"),
         Found(trying_again_after_the_stop, 0, "I5"),
+        Found(loading_again_after_the_stop, 0, "I5"),
         Found(a_new_trial_after_the_stop, 0, "I5"),
         Found(pausing_after_the_stop, 0, "I5"),
         Found(a_checkpoint_that_comes_twice, 0, "I6"),

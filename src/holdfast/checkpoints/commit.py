@@ -151,16 +151,20 @@ class _Commit:
         A driver that was taken over, or that left while a thread of it still worked, may be committing the same stage.
         Its rename takes the stage away between any two steps of ours, which looks like damage and is success.
         """
+        staged = False
         try:
-            return self._make_of_stage(metadata) if self._find_stage() else self._own_manifest()
+            staged = self._find_stage()
+            return self._make_of_stage(metadata) if staged else self._own_manifest()
         except (CheckpointDamagedError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in _OVERTAKEN:
                 raise
             manifest = self._own_manifest()
             if manifest is not None:
                 return manifest
-            if os.path.isdir(self._resync) and not os.path.isdir(self._sealed):
-                raise StorageError(f"{self._sealed} was set aside by another driver; nothing was overwritten") from error
+            if staged and os.path.isdir(self._resync) and not os.path.isdir(self._sealed):
+                raise StorageError(
+                    f"another driver has set {self._sealed} aside. Nothing was overwritten; the next try commits a copy."
+                ) from error
             raise
 
     def _make_of_stage(self, metadata: dict[str, Any]) -> Manifest:
@@ -175,7 +179,7 @@ class _Commit:
         crashpoint("L4.after")
         self._rename()
         for rel in listing.files.keys() - {file.path for file in seal.files}:
-            if names.is_leftover(rel):  # of a commit that was killed while it wrote its manifest
+            if names.is_temporary_file(rel):  # of a commit that was killed while it wrote its manifest
                 with contextlib.suppress(OSError):
                     os.unlink(f"{self._target}/{rel}")
         return manifest

@@ -90,4 +90,9 @@ def is_leftover(path: str) -> bool:
     Network file systems keep a deleted file that somebody has open; a ``set_metadata`` that was killed leaves its
     temporary file.
     """
-    return path.rpartition("/")[2].startswith((".nfs", ".fuse_hidden")) or _INTERRUPTED.fullmatch(path) is not None
+    return path.rpartition("/")[2].startswith((".nfs", ".fuse_hidden")) or is_temporary_file(path)
+
+
+def is_temporary_file(path: str) -> bool:
+    """Whether a path relative to a checkpoint is that of a file which never got its final name."""
+    return _INTERRUPTED.fullmatch(path) is not None

@@ -176,7 +176,7 @@ TRIAL_GONE = "the trial's directory is gone"
 def is_root_there(trial_dir: str) -> bool:
     """Whether the experiment's root is there.
 
-    Then a trial's directory that is missing was removed. Otherwise the storage is not mounted, and it may be back later.
+    Then a trial's directory that is missing was removed. Otherwise the storage is not mounted, and may be back later.
     """
     return os.path.isdir(f"{os.path.dirname(os.path.abspath(trial_dir))}/{names.EXPERIMENT_MARK}")
 

@@ -26,6 +26,7 @@ from holdfast.storage.local import is_full, write_atomic
 from holdfast.trainable.pickling import OWN_FILE, dump_value
 
 FORMAT = 1
+CHECKSUM = "checksum"
 LOCK_S = 5.0  # how long to wait for others who make or begin an experiment at the same place
 PRIVATE = ".holdfast"
 
@@ -122,7 +123,9 @@ def read_spec(root: Root) -> Spec:
     except OSError as error:
         raise StorageError(error.errno, f"{root.spec_file} cannot be read: {error.strerror}") from error
     try:
-        raw = msgspec.json.decode(data)
+        raw = msgspec.json.decode(data, type=dict[str, Any])
+        if raw.pop(CHECKSUM, None) not in (None, _checksum(raw)):
+            raise ValueError("its content does not match its checksum")
         found = raw["format"]
         if found > FORMAT:
             raise NewerFormatError(
@@ -130,7 +133,7 @@ def read_spec(root: Root) -> Spec:
                 f"reads formats up to {FORMAT}. Nothing was changed. Upgrade: pip install -U holdfast"
             )
         return msgspec.convert(raw, Spec)
-    except (msgspec.DecodeError, msgspec.ValidationError, KeyError, TypeError) as error:
+    except (msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
         raise DamageError(
             f"{root.spec_file} is damaged ({error}). Nothing was overwritten; the journal beside it is untouched. "
             "Put the file back from a copy of the experiment; it never changes after creation."
@@ -151,7 +154,14 @@ def _not_an_experiment(root: Root) -> str:
 def write_spec(root: Root, spec: Spec) -> None:
     """Make the directory an experiment; the last step of creating one."""
     root.private.mkdir(parents=True, exist_ok=True)
-    write_atomic(str(root.spec_file), msgspec.json.format(msgspec.json.encode(spec)) + b"\n")
+    raw = msgspec.to_builtins(spec)
+    raw[CHECKSUM] = _checksum(raw)
+    write_atomic(str(root.spec_file), msgspec.json.format(msgspec.json.encode(raw)) + b"\n")
+
+
+def _checksum(raw: dict[str, Any]) -> str:
+    """Of all facts, those of a later version included: a flipped bit in the seed would be another search."""
+    return xxhash.xxh3_64_hexdigest(msgspec.json.encode(raw, order="sorted"))
 
 
 def write_pickle(path: Path, value: Any) -> None:

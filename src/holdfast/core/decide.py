@@ -181,11 +181,11 @@ def _raised(turn: Turn, o: ob.Raised) -> None:
 
 def _load_failed(turn: Turn, trial: Trial, o: ob.Raised) -> None:
     """The trainable could not load a checkpoint that matches its manifest: after two tries use the one before it."""
-    failures, source = trial.load_failures + 1, trial.source
-    if failures <= turn.policies.rules.free_load_failures:
+    failures, source, stopping = trial.load_failures + 1, trial.source, bool(turn.state.stopping)
+    if failures <= turn.policies.rules.free_load_failures and not stopping:
         turn.add(ev.AttemptInterrupted(turn.at, trial.n, trial.attempt, ev.Cause.LOADING, o.error.message))
         return
-    _fail(turn, trial, ev.Cause.LOADING, o.error)
+    _fail(turn, trial, ev.Cause.LOADING, o.error, retry=not stopping)
     if source is None or source[0] != trial.n or failures < LOADS_BEFORE_FALL_BACK:
         return
     if any(record.index != source[1] and record.index >= trial.floor for record in trial.committed()):

@@ -1,7 +1,7 @@
 """Reads a whole history and compares each record with what really happened.
 
-A second, much simpler bookkeeping of trials, rows, checkpoints and budgets, which shares no code with the core: it knows
-only the journal's records, the ledger of the fake workers and the fake store. ``Violation`` names the invariant.
+A second, much simpler bookkeeping of trials, rows, checkpoints and budgets, which shares no code with the core: all it
+knows are the journal's records, the ledger of the fake workers and the fake store. ``Violation`` names the invariant.
 
 Owns I1, I2, I3, I5 (verdicts and configurations), I6, I8 and I10 as far as the journal shows them.
 """
@@ -399,7 +399,8 @@ class Audit:
         return kept
 
     def _in(self, event: Any, status: str) -> Account:
-        trial = self.trials[event.n]
+        n: int = event.n
+        trial = self.trials[n]
         if trial.status != status:
             raise Violation("I7", f"{event} of a trial that is {trial.status}")
         return trial

@@ -27,7 +27,19 @@ _DEATHS = (
 
 
 RARE_ACTIONS = (
-    *("create", "created", "sync_dir", "dir_synced", "open", "sync", "synced", "replace", "replaced", "remove", "sweep"),
+    *(
+        "create",
+        "created",
+        "sync_dir",
+        "dir_synced",
+        "open",
+        "sync",
+        "synced",
+        "replace",
+        "replaced",
+        "remove",
+        "sweep",
+    ),
     *("launch", "halt", "save_soon", "propose", "begin", "L2", "L5", "L6", "verify", "D1", "D2", "D4", "written"),
 )
 

@@ -154,9 +154,7 @@ class SimDriver:
         world, scenario = self.world, self.world.scenario
         assert self._store is not None
         root = Root(ROOT)
-        opened = open_with_memory(
-            root, scenario.retention, self._store, self._stop, self._results, disk=self._disk
-        )
+        opened = open_with_memory(root, scenario.retention, self._store, self._stop, self._results, disk=self._disk)
         state, self.snapshot_seq = opened.state, opened.snapshot_seq
         clock = FakeClock(world.timeline, state.last_at, lambda: self.process.dead)
         store_host = StoreHost(world, self.process)
@@ -182,11 +180,11 @@ class SimDriver:
         state = controller.state
         resumed = bool(state.trials)
         former = state.stopped or "the driver that ran it was lost"
-        unfinished = {*state.touched, *(trial.n for trial in state.unfinished())}
+        left_behind = {*state.touched, *(trial.n for trial in state.unfinished())}
         writer = f"driver-{self.process.number}"  # the claim's own name is random
         # Only what has written is known not to be taken over: nothing may be swept before.
         controller.record(ev.EpochStarted(controller.edges.clock.now(), claim.epoch, writer, "host", 1))
-        self._tidy(state, unfinished)
+        self._tidy(state, left_behind)
         if resumed:
             spent = self._stop.why_stop_all(state.lived(controller.edges.clock.now())) if state.stopping else ""
             finished, unfinished, errored = self._resume

@@ -1,8 +1,8 @@
 """What surrounds a simulated driver: its workers' network, its store's threads, its journal's sync thread.
 
 Each tells the ledger what really happened, and complains at once about what must never happen, whatever the journal
-says later: two live attempts of one trial (I7), a start from an unverified checkpoint (I2), a deletion without a durable
-intent (I3), a reply before its record is written (I1).
+says later: two live attempts of one trial (I7), a start from a checkpoint that nobody verified (I2), a deletion without
+a durable intent (I3), a report that nobody answers (I1).
 """
 
 from __future__ import annotations

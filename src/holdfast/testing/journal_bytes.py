@@ -49,9 +49,9 @@ def read_history(files: Mapping[str, bytes]) -> list[Entry]:
             segments[int(match[1]), int(match[2]), int(match[3] or 0)] = path
     chain: list[tuple[str, dict[str, Any], int, int | None]] = []  # path, header, body, end
     for name in sorted(segments, reverse=True):
-        header = _header(files[segments[name]])
-        if header is not None:
-            chain = _follow(files, segments[name], *header)
+        head = _header(files[segments[name]])
+        if head is not None:
+            chain = _follow(files, segments[name], *head)
             break
     entries: list[Entry] = []
     for path, header, body, end in chain:

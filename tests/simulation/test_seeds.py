@@ -1,0 +1,68 @@
+"""Whole experiments under faults: each seed is a story, and every invariant is checked in each.
+
+A failure prints one line, which repeats the story when it is typed.
+"""
+
+import pytest
+
+from holdfast.testing.scenario import FaultBudget
+from holdfast.testing.simulate import Simulation, repeat_line
+
+FAST = [range(start, start + 50) for start in range(0, 200, 50)]
+SLOW = [range(start, start + 250) for start in range(200, 2700, 250)]
+
+
+def tell(seeds, budget=None):
+    for seed in seeds:
+        simulation = Simulation(seed, budget)
+        try:
+            simulation.run()
+        except Exception as error:
+            pytest.fail(f"{repeat_line(seed)}  # {type(error).__name__}: {str(error)[:300]}", pytrace=False)
+
+
+def name(seeds):
+    return f"{seeds.start}-{seeds.stop - 1}"
+
+
+@pytest.mark.parametrize("seeds", FAST, ids=name)
+def test_no_invariant_is_violated_whatever_goes_wrong(seeds):
+    tell(seeds)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seeds", SLOW, ids=name)
+def test_no_invariant_is_violated_whatever_goes_wrong_in_many_stories(seeds):
+    tell(seeds)
+
+
+def test_a_story_without_faults_needs_one_driver_and_loses_nothing():
+    for seed in range(60):
+        simulation = Simulation(seed, FaultBudget.none())
+        audit = simulation.run()
+        if simulation.world.scenario.restart == ("skip", "resume", "skip"):
+            assert audit.counts["EpochStarted"] == 1
+        for lost in ("AttemptInterrupted", "AttemptFailed", "TrialErrored", "CheckpointRejected"):
+            assert lost not in audit.counts, repeat_line(seed)
+
+
+def test_a_seed_repeats_its_story_exactly():
+    for seed in (3, 11, 42, 123):
+        stories = []
+        for _ in range(2):
+            simulation = Simulation(seed)
+            simulation.run()
+            stories.append([(at, number, list(map(str, facts))) for at, number, facts in simulation.log])
+        assert stories[0] == stories[1]
+
+
+def test_every_kind_of_fault_strikes_in_the_fast_stories():
+    used = dict.fromkeys(FaultBudget().__dataclass_fields__, 0)
+    for seeds in FAST:
+        for seed in seeds:
+            simulation = Simulation(seed)
+            given = dict(simulation.chaos.left)
+            simulation.run()
+            for kind, left in simulation.chaos.left.items():
+                used[kind] += given[kind] - left
+    assert [kind for kind, count in used.items() if not count] == []
