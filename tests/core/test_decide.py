@@ -6,6 +6,7 @@ from world import StopAt, World, kinds
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
+from holdfast.core.decide import MAX_UNCOMMITTED
 from holdfast.core.plan import drained, finished
 from holdfast.core.state import Status
 from holdfast.errors import MetricMissingError
@@ -348,3 +349,13 @@ def test_a_callback_that_fails_at_the_end_counts_for_fail_fast():
     world.tell(ob.Returned(0, 1, 1))
     world.tell(ob.CallbackRaised(0, ev.ErrorFacts("ValueError", "boom")))
     assert world.state.session.draining
+
+
+def test_a_trial_that_saves_faster_than_storage_commits_waits_in_report():
+    world = World()
+    for number in range(MAX_UNCOMMITTED):
+        assert cmd.Reply(0, 1, number + 1) in world.report(sealed=f"s{number}").commands
+    turn = world.report(sealed="one too many")
+    assert [command for command in turn.commands if isinstance(command, cmd.Reply)] == []
+    turn = world.tell(ob.CommitEnded(0, 0, "digest", 10))
+    assert cmd.Reply(0, 1, MAX_UNCOMMITTED + 1) in turn.commands

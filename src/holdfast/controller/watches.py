@@ -81,8 +81,8 @@ class Watches:
             return []
         found: list[ob.Observation] = []
         for n in state.running:
-            if n in state.session.storage_trouble:
-                self._heard[n] = at  # it waits for space, and said so
+            if n in state.session.storage_trouble or n in state.session.owed:
+                self._heard[n] = at  # it waits for storage, and said so
                 continue
             silent = at - self._heard.get(n, at)
             if silent > limit:

@@ -22,6 +22,7 @@ from holdfast.errors import MetricMissingError
 MAX_BACKOFF_S = 60.0  # between attempts that are cut short without progress
 MAX_WAIT_FOR_SPACE_S = 15.0
 LOADS_BEFORE_FALL_BACK = 2
+MAX_UNCOMMITTED = 4  # staged checkpoints of one trial before its next report waits
 
 
 def decide(turn: Turn, observation: ob.Observation) -> None:
@@ -52,13 +53,17 @@ def _report(turn: Turn, o: ob.Report) -> None:
     turn.add(ev.Reported(turn.at, o.n, o.attempt, o.worker, o.dt, o.metrics, verdict, why))
     if o.sealed is not None:
         _stage(turn, trial, o.sealed)
-    if not o.final:
+    if o.final:
+        return
+    if trial.uncommitted > MAX_UNCOMMITTED and not trial.verdict:
+        turn.state.session.owed[o.n] = o.ordinal  # answered when storage has caught up
+    else:
         _answer(turn, trial, o.ordinal)
 
 
 def _repeat_answer(turn: Turn, trial: Trial, o: ob.Report) -> None:
     """The same report again: it counts once, but whoever sent it waits for an answer."""
-    if o.ordinal == trial.ordinal:
+    if o.ordinal == trial.ordinal and o.n not in turn.state.session.owed:
         _answer(turn, trial, o.ordinal)
 
 
@@ -268,7 +273,15 @@ def _commit_ended(turn: Turn, o: ob.CommitEnded) -> None:
         turn.state.session.full_disk.pop(o.n, None)
         for n in {o.n, *turn.policies.rules.retention.crowded_out(turn.state)}:
             _drop_obsolete(turn, turn.state.trials[n])
+    _answer_owed(turn, trial)
     _unpark(turn.state, trial)
+
+
+def _answer_owed(turn: Turn, trial: Trial) -> None:
+    """A trial that saves faster than storage commits waits in ``report()``: stages must not pile up without end."""
+    owed = turn.state.session.owed
+    if trial.n in owed and trial.uncommitted <= MAX_UNCOMMITTED:
+        _answer(turn, trial, owed.pop(trial.n))
 
 
 def _drop_obsolete(turn: Turn, trial: Trial) -> None:

@@ -168,6 +168,7 @@ class Session:
         self.asked: int = 0  # configurations that the searcher owes us
         self.draining: str = ""  # this driver ends; why
         self.grace_over: bool = False  # and it has waited long enough
+        self.owed: dict[int, int] = {}  # trials whose report is not answered yet, and its ordinal
         self.undeleted: set[tuple[int, int]] = set()  # deletions that this driver gave up
         self.storage_trouble: dict[int, str] = {}
         self.full_disk: dict[int, int] = {}  # how often a full disk has ended a trial since its last checkpoint

@@ -84,6 +84,7 @@ def _leave(state: State, trial: Trial, old: str) -> None:
             state.pending.remove(trial.n)
     elif old == R:
         del state.running[trial.n]
+        state.session.owed.pop(trial.n, None)
         _count_resources(state, trial, -1)
     elif old == Z:
         del state.paused[trial.n]

@@ -262,7 +262,7 @@ class SimDriver:
         if self.ending:
             self.host.no_more_launches = True  # the loop will have heard of it before it decides anything
         controller.step()
-        self.host.check_answers()
+        self.host.check_answers(controller.state.session.owed)
         if controller.watches.hurry:
             raise KeyboardInterrupt
         if controller.done():

@@ -7,7 +7,7 @@ a durable intent (I3), a report that nobody answers (I1).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from holdfast.checkpoints import keeper as jobs
 from holdfast.controller.proposing import VariantProposer
@@ -194,10 +194,16 @@ class WorkersHost:
             if isinstance(observation, ob.Report) and not observation.final:
                 self._unanswered[observation.n, observation.attempt] = observation.ordinal
 
-    def check_answers(self) -> None:
-        """After a turn, nobody who reported waits for an answer that nobody has sent."""
+    def check_answers(self, held_back: Collection[int]) -> None:
+        """After a turn, nobody who reported waits for an answer that nobody has sent.
+
+        Args:
+            held_back: Trials that save faster than storage commits; they are answered when it has caught up.
+        """
         assert self.engine is not None
         for key, ordinal in self._unanswered.items():
+            if key[0] in held_back:
+                continue
             process = self.engine.processes.get(key)
             if process is None or not process.alive or process.halting or process.asking is None:
                 continue
