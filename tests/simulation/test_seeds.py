@@ -5,6 +5,7 @@ A failure prints one line, which repeats the story when it is typed.
 
 import pytest
 
+from holdfast.journal import segment_writer
 from holdfast.testing.scenario import FaultBudget
 from holdfast.testing.simulate import Simulation, repeat_line
 
@@ -34,6 +35,13 @@ def test_no_invariant_is_violated_whatever_goes_wrong(seeds):
 @pytest.mark.parametrize("seeds", SLOW, ids=name)
 def test_no_invariant_is_violated_whatever_goes_wrong_in_many_stories(seeds):
     tell(seeds)
+
+
+def test_no_invariant_is_violated_when_segments_are_short_and_little_may_wait(monkeypatch):
+    """Rotation, and syncs that an append has to run itself, in every story instead of after 16 MB."""
+    monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 1200)
+    monkeypatch.setattr(segment_writer, "MAX_WAITING_BYTES", 600)
+    tell(range(80))
 
 
 def test_a_story_without_faults_needs_one_driver_and_loses_nothing():

@@ -190,7 +190,8 @@ class SimDriver:
             finished, unfinished, errored = self._resume
             self.world.ledger.resumes[claim.epoch] = ("skip", unfinished, "skip") if spent else self._resume
             controller.tell(ob.Resumed(finished, unfinished, errored, former, spent))
-        controller.edges.engine.open(Setup(0, "story", ROOT, "", "", self.world.scenario.is_class))
+        first_worker = max(state.workers, default=0) + 1
+        controller.edges.engine.open(Setup(first_worker, "story", ROOT, "", "", self.world.scenario.is_class))
 
     def _tidy(self, state: State, trials: set[int]) -> None:
         """Remove what attempts had begun to stage when they were killed."""

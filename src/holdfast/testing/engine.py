@@ -150,13 +150,14 @@ class FakeEngine:
         self._closed = False
         self._launched: dict[int, int] = {}
         self._idle: list[int] = []
-        self._workers = 0
+        self._next_worker = 0
         self.processes: dict[tuple[int, int], Process] = {}
 
     # --- the protocol
 
     def open(self, setup: Setup) -> None:
         self._host.step("engine open")
+        self._next_worker = setup.worker
         self._inbox.append(Capacity({"CPU": self._cpus}))
 
     def launch(self, run: Run) -> None:
@@ -234,8 +235,8 @@ class FakeEngine:
     def _take_worker(self) -> int:
         if self._idle:
             return self._idle.pop()
-        self._workers += 1
-        worker = self._workers
+        worker = self._next_worker
+        self._next_worker += 1
         self._timeline.later(0.0, lambda: self._arrived(Joined(worker, "host", "10.0.0.1", 100 + worker)))
         return worker
 
