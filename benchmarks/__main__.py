@@ -51,6 +51,7 @@ def main() -> int:
         complete = [_measure(bench) for bench in benches]
         return 0 if all(complete) else 1
     finally:
+        print("removing what was written; that may take minutes", file=sys.stderr, flush=True)
         shutil.rmtree(scratch, ignore_errors=True)
 
 

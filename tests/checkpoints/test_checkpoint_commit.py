@@ -353,7 +353,7 @@ def test_a_stage_that_another_driver_sets_aside_meanwhile_is_no_damage(
 
     with monkeypatch.context() as patch:
         patch.setattr(commit_module._Commit, "_compare", compare)
-        with pytest.raises(StorageError, match="set .* aside"):
+        with pytest.raises(StorageError, match=r"set .* aside"):
             trial.commit(name)
     trial.commit(name)
     verify(trial.dir / "checkpoint_000000")

@@ -163,7 +163,7 @@ class _Commit:
                 return manifest
             if staged and os.path.isdir(self._resync) and not os.path.isdir(self._sealed):
                 raise StorageError(
-                    f"another driver has set {self._sealed} aside. Nothing was overwritten; the next try commits a copy."
+                    f"another driver has set {self._sealed} aside. Nothing was overwritten; a copy is committed next."
                 ) from error
             raise
 

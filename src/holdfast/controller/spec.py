@@ -124,14 +124,14 @@ def read_spec(root: Root) -> Spec:
         raise StorageError(error.errno, f"{root.spec_file} cannot be read: {error.strerror}") from error
     try:
         raw = msgspec.json.decode(data, type=dict[str, Any])
-        if raw.pop(CHECKSUM, None) not in (None, _checksum(raw)):
-            raise ValueError("its content does not match its checksum")
         found = raw["format"]
         if found > FORMAT:
             raise NewerFormatError(
                 f"{root.path} was written by a newer holdfast (format {found}, version {raw.get('version')}); this one "
                 f"reads formats up to {FORMAT}. Nothing was changed. Upgrade: pip install -U holdfast"
             )
+        if raw.pop(CHECKSUM, None) not in (None, _checksum(raw)):
+            raise ValueError("its content does not match its checksum")
         return msgspec.convert(raw, Spec)
     except (msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
         raise DamageError(
