@@ -7,6 +7,7 @@ each stands here as it was before its repair.
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import pytest
@@ -26,6 +27,8 @@ from holdfast.journal import epoch
 from holdfast.journal.log import Journal
 from holdfast.testing import driver as sim_driver
 from holdfast.testing.driver import SimDriver
+from holdfast.testing.scenario import FaultBudget
+from holdfast.testing.simulate import Simulation
 from holdfast.testing.store import MemoryStore
 
 Patch = pytest.MonkeyPatch
@@ -376,26 +379,104 @@ def sweeping_the_stages_of_later_attempts(patch: Patch) -> None:
 
 
 class Found(NamedTuple):
-    """A bug that was repaired, and a story that tells of it: the smallest seed, and what notices it."""
+    """A bug that was repaired, and stories that tell of it.
+
+    Attributes:
+        plant: Makes it as it was.
+        noticed: An invariant, or the type of an exception.
+        seeds: How many stories to tell, from seed 0.
+        faults: The only kinds of faults in them.
+        settings: What their scenarios have in common.
+    """
 
     plant: Callable[[Patch], None]
-    seed: int
-    noticed: str  # an invariant, or the type of an exception
+    noticed: str
+    seeds: int
+    faults: dict[str, int]
+    settings: dict[str, Any]
 
+    def story(self, seed: int) -> Simulation:
+        """A story of the kind in which this bug shows."""
+        budget = replace(FaultBudget.none(), **self.faults)
+        usual = {"restart": ("skip", "resume", "skip"), "retention": Retention(num_to_keep=1), "durability": "group"}
+        return Simulation(seed, budget, lambda scenario: replace(scenario, **{**usual, **self.settings}))
+
+
+STOPPED_SOON = {"stop_at": 0, "stop_after_good": 99, "stop_all_after": 12, "time_budget_s": None, "pause_at": 0}
+"""Settings under which a rule stops the experiment while trials run."""
 
 FOUND: dict[str, Found] = {
     bug.plant.__name__: bug
     for bug in (
-        Found(silence_while_the_driver_was_away, 0, "I8"),
-        Found(silence_while_waiting_for_space, 0, "I8"),
-        Found(one_deletion_twice, 0, "KeyError"),
-        Found(releasing_on_a_full_disk, 0, "OSError"),
-        Found(trying_again_after_the_stop, 0, "I5"),
-        Found(loading_again_after_the_stop, 0, "I5"),
-        Found(a_new_trial_after_the_stop, 0, "I5"),
-        Found(pausing_after_the_stop, 0, "I5"),
-        Found(a_checkpoint_that_comes_twice, 0, "I6"),
-        Found(sweeping_before_writing, 0, "I2"),
-        Found(sweeping_the_stages_of_later_attempts, 0, "I2"),
+        Found(
+            silence_while_the_driver_was_away,
+            *("I8", 40),
+            {"full_disks": 2},
+            {"stall_timeout_s": 30.0, "step_s": 1.0, "steps": (12,), "samples": 4},
+        ),
+        Found(
+            silence_while_waiting_for_space,
+            *("I8", 40),
+            {"full_stores": 2},
+            {"stall_timeout_s": 30.0, "checkpoint_every": 1, "steps": (9,), "samples": 4},
+        ),
+        Found(
+            one_deletion_twice,
+            *("KeyError", 100),
+            {"store_troubles": 3, "driver_kills": 2},
+            {"checkpoint_every": 1, "steps": (6,), "restart": ("restart", "restart", "skip")},
+        ),
+        Found(
+            releasing_on_a_full_disk,
+            *("OSError", 100),
+            {"full_disks": 2},
+            {"steps": (1,), "samples": 1},
+        ),
+        Found(
+            trying_again_after_the_stop,
+            *("I5", 100),
+            {"worker_exceptions": 3},
+            {"time_budget_s": 2.0, "step_s": 3.0, "cpus": 4.0, "max_failures": 3, "fail_fast": False},
+        ),
+        Found(
+            loading_again_after_the_stop,
+            *("I5", 300),
+            {"worker_deaths": 4, "failed_loads": 4},
+            {
+                **STOPPED_SOON,
+                **{"is_class": True, "returns_last": False, "checkpoint_every": 1, "step_s": 0.02, "cpus": 4.0},
+                **{"samples": 6, "steps": (12,), "max_failures": 3, "max_concurrent": 0, "fail_fast": False},
+            },
+        ),
+        Found(
+            a_new_trial_after_the_stop,
+            *("I5", 100),
+            {"slow_searches": 1},
+            {"time_budget_s": 5.0, "step_s": 1.0, "samples": 6, "steps": (1, 2), "lookahead": 1},
+        ),
+        Found(
+            pausing_after_the_stop,
+            *("I5", 100),
+            {"lost_replies": 4, "late_messages": 6},
+            {**STOPPED_SOON, "pause_at": 2, "cpus": 4.0, "samples": 6, "steps": (9,), "max_concurrent": 0},
+        ),
+        Found(
+            a_checkpoint_that_comes_twice,
+            *("I6", 60),
+            {"repeated_messages": 8},
+            {"is_class": True, "returns_last": False, "save_chance": 0.5, "steps": (12,), "step_s": 1.0},
+        ),
+        Found(
+            sweeping_before_writing,
+            *("I2", 300),
+            {"takeovers": 2, "driver_kills": 6, "slow_stores": 2},
+            {"checkpoint_every": 1, "steps": (12,), "samples": 4, "step_s": 0.2},
+        ),
+        Found(
+            sweeping_the_stages_of_later_attempts,
+            *("I2", 300),
+            {"takeovers": 2, "driver_kills": 6, "slow_stores": 2},
+            {"checkpoint_every": 1, "steps": (12,), "samples": 4, "step_s": 0.2},
+        ),
     )
 }

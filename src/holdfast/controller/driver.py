@@ -57,6 +57,7 @@ from holdfast.trainable.messages import Setup
 logger = logging.getLogger("holdfast")
 
 LAST_SYNC_S = 60.0
+KEEPER_S = 5.0  # for jobs that are under way when the driver leaves: the next one must not meet them half done
 LOOKAHEAD = 64
 CALM_GC = (20_000, 20, 20)
 """The loop makes many small objects that live long and no cycles: collecting as often as usual costs a fifth of it."""
@@ -128,7 +129,7 @@ class Driver:
             hooks = self._make_notifier(state, clock, journal)
             leaving.callback(hooks.close)
             keeper = CheckpointKeeper(wake=engine.wake)
-            leaving.callback(keeper.close, wait=False)
+            leaving.callback(keeper.close, wait=False, running_s=KEEPER_S)
             self._proposer = self._make_proposer(state)
             edges = Edges(
                 engine=engine,
