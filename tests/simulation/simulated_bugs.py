@@ -26,6 +26,7 @@ from holdfast.core.turn import Turn
 from holdfast.journal import epoch
 from holdfast.journal.log import Journal
 from holdfast.testing import driver as sim_driver
+from holdfast.testing.chaos import Moment
 from holdfast.testing.driver import SimDriver
 from holdfast.testing.scenario import FaultBudget
 from holdfast.testing.simulate import Simulation
@@ -387,6 +388,7 @@ class Found(NamedTuple):
         seeds: How many stories to tell, from seed 0.
         faults: The only kinds of faults in them.
         settings: What their scenarios have in common.
+        moments: When the first drivers are killed and suspended: a (kill, suspend) pair for each.
     """
 
     plant: Callable[[Patch], None]
@@ -394,12 +396,20 @@ class Found(NamedTuple):
     seeds: int
     faults: dict[str, int]
     settings: dict[str, Any]
+    moments: Callable[[int], list[tuple[Moment | None, Moment | None]]] = lambda seed: []
 
     def story(self, seed: int) -> Simulation:
         """A story of the kind in which this bug shows."""
         budget = replace(FaultBudget.none(), **self.faults)
         usual = {"restart": ("skip", "resume", "skip"), "retention": Retention(num_to_keep=1), "durability": "group"}
-        return Simulation(seed, budget, lambda scenario: replace(scenario, **{**usual, **self.settings}))
+        simulation = Simulation(seed, budget, lambda scenario: replace(scenario, **{**usual, **self.settings}))
+        simulation.chaos.left.update(self.faults)
+        moments = self.moments(seed)
+        if moments:
+            kills, suspensions = map(iter, zip(*moments, strict=True))
+            simulation.chaos.kill_at = lambda: next(kills, None)
+            simulation.chaos.suspend_at = lambda: next(suspensions, None)
+        return simulation
 
 
 STOPPED_SOON = {"stop_at": 0, "stop_after_good": 99, "stop_all_after": 12, "time_budget_s": None, "pause_at": 0}
@@ -428,7 +438,7 @@ FOUND: dict[str, Found] = {
         ),
         Found(
             releasing_on_a_full_disk,
-            *("OSError", 100),
+            *("OSError", 300),
             {"full_disks": 2},
             {"steps": (1,), "samples": 1},
         ),
@@ -441,11 +451,12 @@ FOUND: dict[str, Found] = {
         Found(
             loading_again_after_the_stop,
             *("I5", 300),
-            {"worker_deaths": 4, "failed_loads": 4},
+            {"worker_deaths": 9, "failed_loads": 9},
             {
                 **STOPPED_SOON,
-                **{"is_class": True, "returns_last": False, "checkpoint_every": 1, "step_s": 0.02, "cpus": 4.0},
+                **{"is_class": True, "returns_last": False, "checkpoint_every": 1, "step_s": 0.2, "cpus": 4.0},
                 **{"samples": 6, "steps": (12,), "max_failures": 3, "max_concurrent": 0, "fail_fast": False},
+                **{"stop_all_after": 25},
             },
         ),
         Found(
@@ -468,15 +479,17 @@ FOUND: dict[str, Found] = {
         ),
         Found(
             sweeping_before_writing,
-            *("I2", 300),
-            {"takeovers": 2, "driver_kills": 6, "slow_stores": 2},
+            *("I2", 40),
+            {"slow_stores": 2},
             {"checkpoint_every": 1, "steps": (12,), "samples": 4, "step_s": 0.2},
+            lambda seed: [(Moment(60 + seed), None), (None, Moment(8 + seed % 8))],
         ),
         Found(
             sweeping_the_stages_of_later_attempts,
-            *("I2", 300),
-            {"takeovers": 2, "driver_kills": 6, "slow_stores": 2},
+            *("I2", 40),
+            {"slow_stores": 2},
             {"checkpoint_every": 1, "steps": (12,), "samples": 4, "step_s": 0.2},
+            lambda seed: [(Moment(60 + seed), None), (None, Moment(seed % 4, "sweep"))],
         ),
     )
 }

@@ -8,6 +8,7 @@ from __future__ import annotations
 import logging
 import traceback
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache, partial
 from typing import Any
 
 from holdfast.callbacks.callback import Callback, CallbackList
@@ -207,10 +208,11 @@ class Notifier:
 
     def _tell_ends(self) -> None:
         """Tell of ended trials whose checkpoints are all committed: loggers close what they have open at the end."""
-        for n in [n for n in self._ended if not self._state.trials[n].staging]:
+        due = [n for n in self._ended if not self._state.trials[n].staging]
+        # Those that ended at opening have rows that a killed driver may not have written.
+        self._repair_files(set(due) - self._seen)
+        for n in due:
             hook = self._ended.pop(n)
-            if n not in self._seen:
-                self._repair_files(n)  # it ended at opening, with rows that a killed driver may not have written
             self._views.pop(n, None)
             try:
                 self._tell(hook, self._trials[n])
@@ -244,17 +246,32 @@ class Notifier:
             self._callbacks.call(
                 "setup", stop=info.stop, num_samples=info.num_samples, total_num_samples=info.total_samples
             )
-        for n in sorted(self._state.touched):
-            self._repair_files(n)
+        self._repair_files(self._state.touched)
         self._display.start(self._facts)
 
-    def _repair_files(self, n: int) -> None:
-        trial = self._trials[n]
-        if trial.is_finished() and trial.record.rows:
+    def _repair_files(self, numbers: Iterable[int]) -> None:
+        """Give files of finished trials the rows and failures that they lack; the journal is read once for all."""
+        trials = [self._trials[n] for n in sorted(numbers)]
+        finished = [trial for trial in trials if trial.is_finished() and trial.record.rows]
+        behind: set[int] = set()
+
+        def nothing_yet(n: int) -> Iterable[dict[str, Any]]:
+            behind.add(n)
+            return ()
+
+        self._sync_files(finished, nothing_yet)
+        if behind:
+            rows = self._history.rows_of(behind)
+            self._sync_files([trial for trial in finished if trial.record.n in behind], rows.__getitem__)
+        failed = [trial for trial in trials if trial.num_failures]
+        failures = cache(lambda: self._history.failures_of({trial.record.n for trial in failed}))
+        for trial in failed:
+            self._error_files.sync(trial, partial(lambda n: failures()[n], trial.record.n))
+
+    def _sync_files(self, trials: list[TrialView], load: Callable[[int], Iterable[dict[str, Any]]]) -> None:
+        for trial in trials:
             for file_logger in self._loggers:
-                file_logger.sync_rows(trial, trial.record.rows, lambda: self._history.rows(n))
-        if trial.num_failures:
-            self._error_files.sync(trial, lambda: self._history.failures(n))
+                file_logger.sync_rows(trial, trial.record.rows, partial(load, trial.record.n))
 
     def _restore_states(self) -> None:
         try:
