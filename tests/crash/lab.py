@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import pytest
 from experiments import SIDE, WORKER_CRASH, Plan, first_hash, loss_of, next_hash
 
 from holdfast.controller.opening import open_state
@@ -334,6 +335,11 @@ def check_rows(
         line = acknowledged.get(row["token"])
         if line is not None:
             assert (line.step, line.hash) == (row["step"], row["hash"])
+
+
+def mostly_slow(values: Iterable[Any], *fast: Any) -> list[Any]:
+    """Parameters of a test: only these few belong to the fast lane."""
+    return [value if value in fast else pytest.param(value, marks=pytest.mark.slow) for value in values]
 
 
 def worker_crash(point: str) -> dict[str, str]:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from experiments import Plan
-from lab import Lab, until
+from lab import Lab, mostly_slow, until
 
 from holdfast.checkpoints.names import MANIFEST
 from holdfast.core import events as ev
@@ -94,7 +94,7 @@ def newest(lab: Lab, state: State, n: int) -> Path:
     return lab.dir_of(state.trials[n].id) / f"checkpoint_{record.index:06d}"
 
 
-@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("damage", mostly_slow(DAMAGES, flip_a_bit))
 def test_a_trial_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_it(
     lab: Lab, damage: Callable[[Path], None]
 ) -> None:
@@ -111,6 +111,7 @@ def test_a_trial_whose_newest_checkpoint_is_damaged_goes_on_from_the_one_before_
         restart = next(e for e in history[history.index(rejected) :] if isinstance(e, ev.TrialStarted) and e.n == n)
         assert restart.source == (n, index - 1)
         assert restart.rows == index * PLAN.every
+        assert str(lab.root) not in rejected.reason
     lab.check_finished(PLAN)
 
 
@@ -137,6 +138,7 @@ def test_a_trial_without_a_good_checkpoint_ends_in_error_instead_of_starting_fro
     lab.check_finished(PLAN)
 
 
+@pytest.mark.slow
 def test_a_trial_whose_checkpoints_were_repaired_goes_on_from_the_newest(lab: Lab) -> None:
     """The error message says that resume_errored=True does it; so it must."""
     state = run_until_killed(lab)

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from experiments import Plan
-from lab import Lab, driver_crash, worker_crash
+from lab import Lab, driver_crash, mostly_slow, worker_crash
 
 import holdfast
 from holdfast.core import events as ev
@@ -52,7 +52,7 @@ def test_every_place_in_the_code_is_visited_here() -> None:
     assert visited == named
 
 
-@pytest.mark.parametrize("point", DRIVER_POINTS)
+@pytest.mark.parametrize("point", mostly_slow(DRIVER_POINTS, "L2.after", "L5.after", "D2.after"))
 def test_a_driver_that_dies_here_is_continued_by_the_next(lab: Lab, point: str) -> None:
     """The second driver dies at the same place again, if it gets there; the third is left in peace."""
     first = lab.run(PLAN, **driver_crash(point), **SNAPSHOTS)
@@ -67,7 +67,7 @@ def test_a_driver_that_dies_here_is_continued_by_the_next(lab: Lab, point: str) 
     lab.check_no_process_left()
 
 
-@pytest.mark.parametrize("point", OPENING_POINTS)
+@pytest.mark.parametrize("point", mostly_slow(OPENING_POINTS, "journal.rotate.created"))
 def test_drivers_that_die_while_they_open_the_experiment_change_nothing(lab: Lab, point: str) -> None:
     """Three in a row, before there is any history and in the middle of it."""
     for _ in range(3):
@@ -82,7 +82,7 @@ def test_drivers_that_die_while_they_open_the_experiment_change_nothing(lab: Lab
     lab.check_finished(PLAN)
 
 
-@pytest.mark.parametrize("point", WORKER_POINTS)
+@pytest.mark.parametrize("point", mostly_slow(WORKER_POINTS, "L1.sealed:3"))
 def test_workers_that_keep_dying_here_finish_their_trials_all_the_same(lab: Lab, point: str) -> None:
     """Every worker dies there at its third passage, so the trials need many attempts."""
     lab.run(PLAN, **worker_crash(point)).must_finish()

@@ -43,6 +43,7 @@ def test_after_kill_9_of_the_driver_everything_below_it_is_gone(lab: Lab) -> Non
     lab.check_finished(PLAN)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
 )
@@ -68,6 +69,7 @@ def test_a_driver_that_is_asked_to_end_takes_everybody_along_and_loses_no_trial(
     assert state.total_failures == 0
 
 
+@pytest.mark.slow
 def test_an_impatient_person_at_the_keyboard_loses_no_trial(lab: Lab) -> None:
     """Ctrl+C until it is gone, while no trial comes to its next checkpoint."""
     plan = Plan(train="breeding", trials=2, steps=8, every=4, pause_s=0.02)
@@ -92,6 +94,7 @@ def test_when_the_experiment_ends_by_itself_nothing_is_left(lab: Lab) -> None:
     lab.check_finished(plan)
 
 
+@pytest.mark.slow
 def test_a_failure_that_ends_the_experiment_takes_everybody_along(lab: Lab) -> None:
     plan = Plan(train="failing", trials=4, max_failures=0, fail_fast=True)
     driver = lab.run(plan)
@@ -101,6 +104,7 @@ def test_a_failure_that_ends_the_experiment_takes_everybody_along(lab: Lab) -> N
     assert lab.state().counts[Status.RUNNING] == 0
 
 
+@pytest.mark.slow
 def test_what_survives_driver_and_nanny_is_ended_by_the_next_driver(lab: Lab) -> None:
     """Nobody is left who could end the daemons; the note of the last driver says what they are known by."""
     driver = lab.start(PLAN)

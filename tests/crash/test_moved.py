@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 from experiments import Plan
-from lab import Lab, driver_crash
+from lab import Lab, driver_crash, mostly_slow
 
 import holdfast as tune
 
@@ -52,7 +52,7 @@ def check_names_no_place(root: Path, *places: Path) -> None:
                 assert str(place).encode() not in data, f"{name} names {place}"
 
 
-@pytest.mark.parametrize("relocate", [move, rename, copy, pack])
+@pytest.mark.parametrize("relocate", mostly_slow([move, rename, copy, pack], move))
 def test_an_experiment_goes_on_in_another_place(lab: Lab, relocate: Callable[[Path, Path], None]) -> None:
     old, new = lab.root, lab.folder / "elsewhere" / "moved"
     for point in ("L5.after:3", "L2.after:4"):  # one checkpoint is on its way both times

@@ -67,6 +67,7 @@ def test_a_driver_that_was_taken_over_while_it_slept_stops_at_its_next_write(lab
     lab.check_finished(PLAN)
 
 
+@pytest.mark.slow
 def test_a_take_over_of_a_living_driver_ends_it(lab: Lab) -> None:
     first = lab.start(PLAN)
     started(lab, first)
@@ -100,6 +101,7 @@ def test_of_sixteen_simultaneous_restores_exactly_one_proceeds(lab: Lab, takeove
         assert epochs(lab) == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("pause", [False, True], ids=["at once", "after all have a Tuner"])
 def test_of_processes_that_begin_the_same_experiment_exactly_one_does(lab: Lab, pause: bool) -> None:
     """And what it has begun is what is stored: a restore goes on with the same seed and the same names."""

@@ -239,23 +239,23 @@ def chatting(patch: Patch) -> None:
 PLANTED: dict[str, Bug] = {
     bug.plant.__name__: bug
     for bug in (
-        Bug(no_attempt_fence, ("I6", "I7"), 100),
-        Bug(acting_before_journaling, ("I1",), 100),
+        Bug(no_attempt_fence, ("I1", "I6", "I7", "I8"), 100),
+        Bug(acting_before_journaling, ("I1", "I3"), 100),
         Bug(deleting_before_the_intent_is_durable, ("I3",), 20),
         Bug(deleting_before_the_successor_is_committed, ("I3", "I2"), 20),
-        Bug(acknowledging_what_waits_for_space, ("I1",), 100),
+        Bug(acknowledging_what_waits_for_space, ("I1", "I3"), 100),
         Bug(retention_that_forgets_the_latest, ("I3",), 20),
         Bug(from_scratch_when_the_newest_is_damaged, ("I2",), 200),
         Bug(starting_from_unverified_checkpoints, ("I2",), 20),
         Bug(counting_a_repeated_report_twice, ("I6",), 50),
-        Bug(no_epoch_fence, ("I1",), 200),
+        Bug(no_epoch_fence, ("I1", "I3"), 200),
         Bug(a_sync_that_only_pretends, ("I1", "I3", "I4", "I9"), 20),
         Bug(counting_preemption, ("I8",), 50),
         Bug(one_failure_too_many, ("I8",), 50),
         Bug(a_stop_rule_that_forgets, ("I5",), 200),
         Bug(a_stop_rule_that_is_not_rewound, ("I5",), 200),
         Bug(a_snapshot_that_forgets_what_is_staged, ("I5",), 100),
-        Bug(leaving_before_the_commit, ("I9",), 50),
+        Bug(leaving_before_the_commit, ("I3", "I9"), 50),
         Bug(chatting, ("I10",), 20),
     )
 }
@@ -384,7 +384,7 @@ class Found(NamedTuple):
 
     Attributes:
         plant: Makes it as it was.
-        noticed: An invariant, or the type of an exception.
+        noticed: Invariants, or types of exceptions.
         seeds: How many stories to tell, from seed 0.
         faults: The only kinds of faults in them.
         settings: What their scenarios have in common.
@@ -392,7 +392,7 @@ class Found(NamedTuple):
     """
 
     plant: Callable[[Patch], None]
-    noticed: str
+    noticed: tuple[str, ...]
     seeds: int
     faults: dict[str, int]
     settings: dict[str, Any]
@@ -420,73 +420,92 @@ FOUND: dict[str, Found] = {
     for bug in (
         Found(
             silence_while_the_driver_was_away,
-            *("I8", 40),
+            ("I8",),
+            30,
             {"full_disks": 2},
             {"stall_timeout_s": 30.0, "step_s": 1.0, "steps": (12,), "samples": 4},
         ),
         Found(
             silence_while_waiting_for_space,
-            *("I8", 40),
+            ("I8",),
+            20,
             {"full_stores": 2},
             {"stall_timeout_s": 30.0, "checkpoint_every": 1, "steps": (9,), "samples": 4},
         ),
         Found(
             one_deletion_twice,
-            *("KeyError", 100),
+            ("KeyError", "I3"),
+            60,
             {"store_troubles": 3, "driver_kills": 2},
             {"checkpoint_every": 1, "steps": (6,), "restart": ("restart", "restart", "skip")},
         ),
         Found(
             releasing_on_a_full_disk,
-            *("OSError", 300),
+            ("OSError",),
+            150,
             {"full_disks": 2},
             {"steps": (1,), "samples": 1},
         ),
         Found(
             trying_again_after_the_stop,
-            *("I5", 100),
+            ("I5", "I8"),
+            60,
             {"worker_exceptions": 3},
             {"time_budget_s": 2.0, "step_s": 3.0, "cpus": 4.0, "max_failures": 3, "fail_fast": False},
         ),
         Found(
             loading_again_after_the_stop,
-            *("I5", 300),
+            ("I5",),
+            100,
             {"worker_deaths": 9, "failed_loads": 9},
             {
                 **STOPPED_SOON,
-                **{"is_class": True, "returns_last": False, "checkpoint_every": 1, "step_s": 0.2, "cpus": 4.0},
-                **{"samples": 6, "steps": (12,), "max_failures": 3, "max_concurrent": 0, "fail_fast": False},
-                **{"stop_all_after": 25},
+                "is_class": True,
+                "returns_last": False,
+                "checkpoint_every": 1,
+                "step_s": 0.2,
+                "cpus": 4.0,
+                "samples": 6,
+                "steps": (12,),
+                "max_failures": 3,
+                "max_concurrent": 0,
+                "fail_fast": False,
+                "stop_all_after": 25,
             },
         ),
         Found(
             a_new_trial_after_the_stop,
-            *("I5", 100),
+            ("I5",),
+            60,
             {"slow_searches": 1},
             {"time_budget_s": 5.0, "step_s": 1.0, "samples": 6, "steps": (1, 2), "lookahead": 1},
         ),
         Found(
             pausing_after_the_stop,
-            *("I5", 100),
+            ("I5",),
+            20,
             {"lost_replies": 4, "late_messages": 6},
             {**STOPPED_SOON, "pause_at": 2, "cpus": 4.0, "samples": 6, "steps": (9,), "max_concurrent": 0},
         ),
         Found(
             a_checkpoint_that_comes_twice,
-            *("I6", 60),
+            ("I2", "I6"),
+            20,
             {"repeated_messages": 8},
             {"is_class": True, "returns_last": False, "save_chance": 0.5, "steps": (12,), "step_s": 1.0},
         ),
         Found(
             sweeping_before_writing,
-            *("I2", 40),
+            ("I2",),
+            60,
             {"slow_stores": 2},
             {"checkpoint_every": 1, "steps": (12,), "samples": 4, "step_s": 0.2},
-            lambda seed: [(Moment(60 + seed), None), (None, Moment(8 + seed % 8))],
+            lambda seed: [(Moment(60 + seed), None), (None, Moment(10 + seed % 5))],
         ),
         Found(
             sweeping_the_stages_of_later_attempts,
-            *("I2", 40),
+            ("I2",),
+            40,
             {"slow_stores": 2},
             {"checkpoint_every": 1, "steps": (12,), "samples": 4, "step_s": 0.2},
             lambda seed: [(Moment(60 + seed), None), (None, Moment(seed % 4, "sweep"))],

@@ -414,6 +414,8 @@ def _resumed(turn: Turn, o: ob.Resumed) -> None:
     turn.add(ev.BudgetRenewed(turn.at))
     if state.stopping:
         _terminate_waiting(turn, state.stopping)
+    for trial in state.trials:
+        _drop_obsolete(turn, trial)  # a crash may have cut off what a commit made obsolete
     _newest_first(state)
     turn.commands.extend(cmd.Commit(n, index) for n, index in state.staged)
     turn.commands.extend(cmd.Delete(n, index) for n, index in state.dropping)

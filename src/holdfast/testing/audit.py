@@ -8,6 +8,7 @@ Owns I1, I2, I3, I5 (verdicts and configurations), I6, I8 and I10 as far as the 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -53,10 +54,12 @@ class Audit:
         self._at = 0.0
         self._epoch_at = 0.0
         self._lived_s = 0.0
+        self._full_at = math.inf  # when the rows of all trials reached their limit
         self._failed_fast = False
         self._renewed = False
         self._statuses: list[str] = []
         self._requeued: dict[int, str] = {}
+        self._complaints: set[tuple[int, int]] = set()  # callbacks that failed, as far as the journal knows
         self._configs = _configs(scenario)
 
     def read(self, history: Iterable[Entry]) -> Audit:
@@ -154,6 +157,11 @@ class Audit:
                 if not wanted and unfinished != "resume" and self._requeued.get(trial.n) not in (unfinished, finished):
                     raise Violation("I5", f"trial {trial.n} was {status} and should {unfinished}")
 
+    def stopped(self, event: ev.DriverStopped) -> None:
+        untold = {key for key in self.ledger.failed_callbacks if key[0] == self._epoch} - self._complaints
+        if untold:
+            raise Violation("I9", f"{event}, and nobody knows that callbacks failed for {untold}")
+
     def ignored(self, _: ev.AnyEvent) -> None:
         pass
 
@@ -173,6 +181,7 @@ class Audit:
             raise Violation("I8", f"trial {trial.n} is started by a new driver before its retries were renewed")
         if self._failed_fast:
             raise Violation("I5", f"trial {trial.n} is started although a trial has failed and fail_fast is set")
+        self._check_not_overdue(event)
         if self.stopping:
             raise Violation("I5", f"trial {trial.n} is started although the experiment was stopped: {self.stopping}")
         usable = trial.usable()
@@ -193,6 +202,15 @@ class Audit:
         del trial.rows[event.rows :]
         trial.told_before = 0
         trial.time_total = 0.0 if newest is None else newest.time_total
+
+    def _check_not_overdue(self, event: ev.TrialStarted) -> None:
+        """Nothing starts once the experiment's own rules have ended it."""
+        budget, limit = self.scenario.time_budget_s, self.scenario.stop_all_after
+        lived = self._lived_s + event.at - self._epoch_at
+        if budget is not None and lived > budget + TOLERANCE_S:
+            raise Violation("I5", f"{event} after {lived} s, the time budget is {budget} s")
+        if limit and self._rows_told() >= limit and event.at > self._full_at:
+            raise Violation("I5", f"{event} after {self._rows_told()} rows, the limit is {limit}")
 
     def _check_limits(self) -> None:
         running = [trial for trial in self.trials if trial.status == "RUNNING"]
@@ -218,6 +236,10 @@ class Audit:
         told = event.metrics.get("done") is not True and not self.stopping
         trial.rows.append(Row(link, event.metrics, told))
         trial.time_total += event.dt
+        if self.scenario.stop_all_after and self._rows_told() < self.scenario.stop_all_after:
+            self._full_at = math.inf
+        else:
+            self._full_at = min(self._full_at, event.at)
         expected = self._verdict(trial, event)
         if event.verdict != expected:
             raise Violation("I5", f"{event.verdict!r} ({event.why}) for {event}, {expected!r} without interruptions")
@@ -303,6 +325,7 @@ class Audit:
         elif event.cause == Cause.CALLBACK:
             if trial.status != "TERMINATED" or (self._epoch, trial.n) not in self.ledger.failed_callbacks:
                 raise Violation("I8", f"{event} of a trial that is {trial.status}, and no callback failed")
+            self._complaints.add((self._epoch, trial.n))
             self._failed_fast = self._failed_fast or self.scenario.fail_fast
         else:
             self._current(event)
@@ -442,5 +465,5 @@ _CHECKS: dict[type, Callable[[Audit, Any], None]] = {
     ev.SearchEnded: Audit.search_ended,
     ev.SearchReopened: Audit.search_reopened,
     ev.Noted: Audit.ignored,
-    ev.DriverStopped: Audit.ignored,
+    ev.DriverStopped: Audit.stopped,
 }

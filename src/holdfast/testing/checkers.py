@@ -62,6 +62,12 @@ def refold(root: str, disk: MemoryDisk, retention: Retention) -> State:
     return open_state(Path(root), retention, store=_NoSnapshots(root, disk=view), disk=view).state
 
 
+def reopen(root: str, disk: MemoryDisk, retention: Retention) -> State:
+    """The state that a new driver would begin with: from the newest good snapshot."""
+    view = DiskView(disk)
+    return open_state(Path(root), retention, store=SnapshotStore(root, disk=view), disk=view).state
+
+
 def same_state(one: State, other: State, what: str) -> None:
     """Both must agree in every durable field."""
     left, right = durable_fields(one), durable_fields(other)
@@ -99,6 +105,11 @@ def check_over(audit: Audit, state: State, checkpoints: Mapping[str, Any], root:
         raise Violation("I5", f"{len(state.trials)} trials, {len(audit.trials)} in the journal")
     if state.pending or state.paused or state.running or state.session.parked or not state.search_ended:
         raise Violation("liveness", f"the story is over with {state.counts} and the search {state.search_ended!r}")
+    failures = audit.counts.get("AttemptFailed", 0) + audit.counts.get("TrialErrored", 0)
+    if (state.reports, state.total_failures) != (audit.counts.get("Reported", 0), failures):
+        raise Violation(
+            "I5", f"{state.reports} reports and {state.total_failures} failures, by the journal {audit.counts}"
+        )
     for account, trial in zip(audit.trials, state.trials, strict=True):
         last = account.rows[-1].metrics if account.rows else None
         if (trial.status, trial.rows, trial.iteration) != (account.status, len(account.rows), len(account.rows)):

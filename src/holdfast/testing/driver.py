@@ -5,6 +5,7 @@ Owns the order in which a driver opens, runs and leaves. Must never decide anyth
 
 from __future__ import annotations
 
+import math
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -40,6 +41,7 @@ from holdfast.trainable.messages import Run, Setup
 
 UNWIND_GRACE_S = 20.0
 LEAVE_SYNCS = 20
+PATIENCE_S = 1.0  # the loop looks at its clock several times a second
 
 
 class SimHooks(NoHooks):
@@ -102,7 +104,9 @@ class SimDriver:
         self.claim: Claim | None = None
         self.engine: FakeEngine | None = None
         self.ending = False
+        self._ending_since = math.inf
         self.snapshot_seq = -1
+        self.snapshots = 0
         self._resume = resume
         self._disk = DiskView(world.disk, process)
         self._store: SnapshotStore | None = None
@@ -260,10 +264,14 @@ class SimDriver:
         )
 
     def _turn(self, controller: Controller) -> None:
+        began = self.world.timeline.now
         if self.ending:
             self.host.no_more_launches = True  # the loop will have heard of it before it decides anything
+            self._ending_since = min(self._ending_since, began)
         controller.step()
         self.host.check_answers(controller.state.session.owed)
+        if began > self._ending_since + self.world.scenario.grace_s + PATIENCE_S:
+            self.host.check_halted()
         if controller.watches.hurry:
             raise KeyboardInterrupt
         if controller.done():
@@ -274,6 +282,7 @@ class SimDriver:
     def _take_snapshot(self) -> None:
         assert self._snapshots is not None
         self._snapshots.finish()
+        self.snapshots += 1
 
     def _leave(self, controller: Controller) -> None:
         state, now = controller.state, controller.edges.clock.now()

@@ -211,6 +211,13 @@ class WorkersHost:
                 raise Violation("I1", f"report {ordinal} of attempt {key} was taken and not answered")
         self._unanswered.clear()
 
+    def check_halted(self) -> None:
+        """When the grace of a driver that ends is over, every trial has been told to."""
+        assert self.engine is not None
+        for process in self.engine.processes.values():
+            if process.alive and not process.halting:
+                raise Violation("I7", f"attempt {process.key} runs on although its driver ends and its grace is over")
+
     def launched(self, process: Process) -> None:
         assert self.engine is not None
         n, attempt = process.key

@@ -146,7 +146,7 @@ def draw_scenario(seed: int, rng: Rng) -> Scenario:
         **_draw_rules(rng),
         grace_s=pick(rng, (0.0, 5.0, 30.0)),
         restart=_draw_restart(rng),
-        snapshot_chance=pick(rng, (0.0, 0.1, 0.5)),
+        snapshot_chance=pick(rng, (0.0, 0.05, 0.2)),
         save_chance=pick(rng, (0.0, 0.0, 0.2)),
     )
 

@@ -55,7 +55,7 @@ from holdfast.errors import OwnershipError, StorageError
 from holdfast.space.rng import Rng
 from holdfast.testing.audit import Audit
 from holdfast.testing.chaos import Chaos
-from holdfast.testing.checkers import check_claims, check_over, refold, same_state
+from holdfast.testing.checkers import check_claims, check_over, refold, reopen, same_state
 from holdfast.testing.disk import Killed
 from holdfast.testing.driver import SimDriver
 from holdfast.testing.hosts import ROOT, World
@@ -70,7 +70,8 @@ MAX_STEPS = 6000
 
 RESTART_S = 3.0
 ORPHANS_LIVE_S = 2.0
-REFOLD_EVERY = 61
+REFOLD_EVERY = 61  # turns
+COMPARE_EVERY = 3  # snapshots
 USUAL = ("skip", "resume", "skip")
 
 
@@ -244,6 +245,9 @@ class Simulation:
         if driver.snapshot_seq >= 0 and self._driver is driver:
             driver.snapshot_seq = -1
             same_state(state, refold(ROOT, world.disk, world.scenario.retention), "from a snapshot, and from the start")
+        elif driver.snapshots >= COMPARE_EVERY and self._driver is driver and journal.blocked is None:
+            driver.snapshots = 0
+            same_state(state, reopen(ROOT, world.disk, world.scenario.retention), "live, and from its last snapshot")
         elif self.steps % REFOLD_EVERY == 0 and self._driver is driver and journal.blocked is None:
             same_state(state, refold(ROOT, world.disk, world.scenario.retention), "live, and from the journal")
         if driver.left:
