@@ -6,6 +6,7 @@ import argparse
 import importlib
 import json
 import shutil
+import signal
 import sys
 import tempfile
 import traceback
@@ -45,6 +46,7 @@ def main() -> int:
         print(markdown([json.loads(path.read_text()) for path in kept if path.is_file()]))
         return 0
     RESULTS.mkdir(parents=True, exist_ok=True)
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(143))  # so that measured processes and files are cleared away
     scratch = Path(tempfile.mkdtemp(prefix="scratch-", dir=RESULTS))
     try:
         benches = [Bench(name, scratch, quick=options.quick, with_peers=not options.no_peers) for name in names]

@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -20,6 +21,8 @@ FIRST_SEED = int(os.environ.get("HOLDFAST_CRASH_SEED", "1"))
 MAX_LIVES = 60
 
 VICTIMS = ("driver", "driver", "nanny", "worker", "everybody", "everybody")
+BLAMELESS = ("driver", "driver", "nanny")
+"""Deaths that no trial can be blamed for."""
 
 
 @pytest.mark.slow
@@ -34,7 +37,7 @@ def test_whoever_is_killed_nothing_is_lost_or_counted_twice(
     past: list[Any] = []
     for _ in range(MAX_LIVES):
         driver = lab.start(plan, **environment)
-        live_and_die(lab, driver, dice)
+        live_and_die(lab, driver, dice, VICTIMS)
         lab.check_no_process_left()
         history = lab.check_nothing_lost() if lab.journal_bytes() else []
         assert history[: len(past)] == past, "the past has changed"
@@ -48,11 +51,27 @@ def test_whoever_is_killed_nothing_is_lost_or_counted_twice(
     lab.check_finished(plan, uninterrupted)
 
 
-def live_and_die(lab: Lab, driver: Driver, dice: random.Random) -> None:
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + (ROUNDS + 2) // 3))
+def test_deaths_that_are_not_a_trials_fault_are_never_counted_against_it(lab: Lab, seed: int) -> None:
+    """I8: with max_failures=0 one counted death would end a trial in ERROR."""
+    dice = random.Random(seed)
+    plan = Plan(max_failures=0)
+    for _ in range(MAX_LIVES):
+        driver = lab.start(plan)
+        live_and_die(lab, driver, dice, BLAMELESS)
+        lab.check_no_process_left()
+        if driver.process.returncode == 0:
+            break
+    driver.must_finish()
+    assert lab.check_finished(plan).total_failures == 0
+
+
+def live_and_die(lab: Lab, driver: Driver, dice: random.Random, victims: Sequence[str]) -> None:
     """Let the driver work for a while, and kill somebody; return when the driver is gone."""
     while not driver.ended:
         work_for_a_while(lab, driver, dice)
-        victim = dice.choice(VICTIMS)
+        victim = dice.choice(victims)
         if victim == "driver":
             driver.kill()
         elif victim == "everybody":

@@ -1,7 +1,6 @@
 """Bugs on purpose: each takes one safeguard away, so that tests can show that the simulator notices its absence.
 
-``PLANTED`` are mistakes that somebody could make. ``FOUND`` are mistakes that were made and that the simulator found;
-each stands here as it was before its repair.
+``PLANTED`` are mistakes that somebody could make. For those that were made see ``repaired_bugs``.
 """
 
 from __future__ import annotations
@@ -13,24 +12,18 @@ from typing import Any, NamedTuple
 import pytest
 
 from holdfast.controller import loop, opening
-from holdfast.controller.keeping import KeeperEdge
-from holdfast.controller.watches import Watches
 from holdfast.core import commands as cmd
 from holdfast.core import decide, plan
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
-from holdfast.core.policies import Verdict
 from holdfast.core.retention import Retention
 from holdfast.core.state import Status, Stored
 from holdfast.core.turn import Turn
-from holdfast.journal import epoch
 from holdfast.journal.log import Journal
 from holdfast.testing import driver as sim_driver
 from holdfast.testing.chaos import Moment
-from holdfast.testing.driver import SimDriver
 from holdfast.testing.scenario import FaultBudget
 from holdfast.testing.simulate import Simulation
-from holdfast.testing.store import MemoryStore
 
 Patch = pytest.MonkeyPatch
 
@@ -39,11 +32,45 @@ class Bug(NamedTuple):
     """A bug, what notices it, and within how many seeds."""
 
     plant: Callable[[Patch], None]
-    invariants: tuple[str, ...]
+    noticed: tuple[str, ...]
     seeds: int
 
+    def story(self, seed: int) -> Simulation:
+        """Any story."""
+        return Simulation(seed)
 
-# --- mistakes that somebody could make
+
+class RareBug(NamedTuple):
+    """A bug that shows in few stories only, and the kind of story that tells of it.
+
+    Attributes:
+        plant: Makes it as it was.
+        noticed: Invariants, or types of exceptions.
+        seeds: How many stories to tell, from seed 0.
+        faults: The only kinds of faults in them.
+        settings: What their scenarios have in common.
+        moments: When the first drivers are killed and suspended: a (kill, suspend) pair for each.
+    """
+
+    plant: Callable[[Patch], None]
+    noticed: tuple[str, ...]
+    seeds: int
+    faults: dict[str, int]
+    settings: dict[str, Any]
+    moments: Callable[[int], list[tuple[Moment | None, Moment | None]]] = lambda seed: []
+
+    def story(self, seed: int) -> Simulation:
+        """A story of the kind in which this bug shows."""
+        budget = replace(FaultBudget.none(), **self.faults)
+        usual = {"restart": ("skip", "resume", "skip"), "retention": Retention(num_to_keep=1), "durability": "group"}
+        simulation = Simulation(seed, budget, lambda scenario: replace(scenario, **{**usual, **self.settings}))
+        simulation.chaos.left.update(self.faults)
+        moments = self.moments(seed)
+        if moments:
+            kills, suspensions = map(iter, zip(*moments, strict=True))
+            simulation.chaos.kill_at = lambda: next(kills, None)
+            simulation.chaos.suspend_at = lambda: next(suspensions, None)
+        return simulation
 
 
 def no_attempt_fence(patch: Patch) -> None:
@@ -164,6 +191,18 @@ def no_epoch_fence(patch: Patch) -> None:
     patch.setattr(Journal, "_check_fence", lambda self: None)
 
 
+def a_fence_only_before_the_write(patch: Patch) -> None:
+    """A driver that is suspended between its look at the fence and its write does not look again."""
+    append, check = Journal.append, Journal._check_fence
+
+    def append_once_checked(self: Journal, payloads: Any) -> int:
+        looks = iter([check])
+        self._check_fence = lambda: next(looks, lambda journal: None)(self)  # type: ignore[method-assign]
+        return append(self, payloads)
+
+    patch.setattr(Journal, "append", append_once_checked)
+
+
 def a_sync_that_only_pretends(patch: Patch) -> None:
     """The journal calls records durable without fsync."""
 
@@ -236,7 +275,7 @@ def chatting(patch: Patch) -> None:
     patch.setattr(decide, "schedule", schedule_and_note)
 
 
-PLANTED: dict[str, Bug] = {
+PLANTED: dict[str, Bug | RareBug] = {
     bug.plant.__name__: bug
     for bug in (
         Bug(no_attempt_fence, ("I1", "I6", "I7", "I8"), 100),
@@ -249,6 +288,14 @@ PLANTED: dict[str, Bug] = {
         Bug(starting_from_unverified_checkpoints, ("I2",), 20),
         Bug(counting_a_repeated_report_twice, ("I6",), 50),
         Bug(no_epoch_fence, ("I1", "I3"), 200),
+        RareBug(
+            a_fence_only_before_the_write,
+            ("I1",),
+            60,
+            {},
+            {"step_s": 0.2, "steps": (6,), "samples": 3},
+            lambda seed: [(None, Moment(seed % 20, "write"))],
+        ),
         Bug(a_sync_that_only_pretends, ("I1", "I3", "I4", "I9"), 20),
         Bug(counting_preemption, ("I8",), 50),
         Bug(one_failure_too_many, ("I8",), 50),
@@ -257,258 +304,5 @@ PLANTED: dict[str, Bug] = {
         Bug(a_snapshot_that_forgets_what_is_staged, ("I5",), 100),
         Bug(leaving_before_the_commit, ("I3", "I9"), 50),
         Bug(chatting, ("I10",), 20),
-    )
-}
-
-
-# --- mistakes that were made, and that the simulator found
-
-
-def silence_while_the_driver_was_away(patch: Patch) -> None:
-    """While the journal waited for space nobody could be heard, and then all trials were called stalled."""
-    patch.setattr(Watches, "_forgive_absence", lambda self, at: None)
-
-
-def silence_while_waiting_for_space(patch: Patch) -> None:
-    """A trial that waited for space for its checkpoint, and said so, was called stalled."""
-
-    def stalled(self: Any, state: Any, at: float) -> list[ob.Observation]:
-        limit = self._stall_timeout_s
-        if limit is None or state.session.draining:
-            return []
-        silent = {n: at - self._heard.get(n, at) for n in state.running}
-        return [ob.StalledAttempt(n, state.trials[n].attempt, s) for n, s in silent.items() if s > limit]
-
-    patch.setattr(Watches, "_stalled", stalled)
-
-
-def one_deletion_twice(patch: Patch) -> None:
-    """A deletion that was asked for twice ended twice; if the second one failed, its job was not known any more."""
-
-    def submit(self: Any, command: Any) -> None:
-        job = self._job(command)
-        if job is not None:
-            self._jobs[type(job), job.n, job.index] = job
-            self._workers.submit(job)
-
-    patch.setattr(KeeperEdge, "submit", submit)
-
-
-def releasing_on_a_full_disk(patch: Patch) -> None:
-    """A finished driver failed because the mark of its release, which nobody needs, found no space."""
-
-    def release(root: Any, claim: Any, *, disk: Any) -> None:
-        disk.create_exclusive(f"{root}/.holdfast/epochs/{claim.epoch:08d}.released", b"")
-
-    patch.setattr(epoch, "release", release)
-
-
-def trying_again_after_the_stop(patch: Patch) -> None:
-    """A trial that raised after the experiment was stopped was started again."""
-
-    def raised(turn: Turn, o: ob.Raised) -> None:
-        trial = decide._current(turn, o)
-        if trial is None or trial.verdict or turn.state.session.draining or not turn.state.stopping:
-            now(turn, o)
-        else:
-            decide._fail(turn, trial, ev.Cause.EXCEPTION, o.error)
-
-    now = decide._raised
-    patch.setitem(decide._HANDLERS, ob.Raised, raised)
-
-
-def loading_again_after_the_stop(patch: Patch) -> None:
-    """A trial that failed to load its checkpoint after the experiment was stopped was started again."""
-
-    def raised(turn: Turn, o: ob.Raised) -> None:
-        stopping = turn.state.stopping
-        if o.restoring:
-            turn.state.stopping = ""
-        now(turn, o)
-        turn.state.stopping = stopping
-
-    now = decide._raised
-    patch.setitem(decide._HANDLERS, ob.Raised, raised)
-
-
-def a_new_trial_after_the_stop(patch: Patch) -> None:
-    """A configuration that a slow searcher found after the experiment was stopped became a trial, and ran."""
-
-    def proposed(turn: Turn, o: ob.Proposed) -> None:
-        stopping, turn.state.stopping = turn.state.stopping, ""
-        now(turn, o)
-        turn.state.stopping = stopping
-
-    now = decide._proposed
-    patch.setitem(decide._HANDLERS, ob.Proposed, proposed)
-
-
-def pausing_after_the_stop(patch: Patch) -> None:
-    """A trial that was told to pause just before the experiment was stopped was paused, and ran once more."""
-
-    def unwound(turn: Turn, trial: Any, cause: str, detail: str) -> None:
-        if trial.verdict == Verdict.PAUSE:
-            turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt))
-        else:
-            now(turn, trial, cause, detail)
-
-    now = decide._unwound
-    patch.setattr(decide, "_unwound", unwound)
-
-
-def a_checkpoint_that_comes_twice(patch: Patch) -> None:
-    """The copy of a class's checkpoint became a second one, of the row that had come meanwhile."""
-    patch.setattr(decide, "_is_news", lambda trial, o, sealed: True)
-
-
-def sweeping_before_writing(patch: Patch) -> None:
-    """A driver that was taken over while it opened removed the stages of its successor."""
-
-    def begin(self: Any, controller: Any, claim: Any) -> None:
-        state = controller.state
-        self._tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
-        now(self, controller, claim)
-
-    now = SimDriver._begin
-    patch.setattr(SimDriver, "_begin", begin)
-
-
-def sweeping_the_stages_of_later_attempts(patch: Patch) -> None:
-    """A driver that was taken over removed the stages of attempts that it had never heard of."""
-    now = MemoryStore.sweep
-    patch.setattr(MemoryStore, "sweep", lambda self, home, keep, up_to: now(self, home, keep, 10**9))
-
-
-class Found(NamedTuple):
-    """A bug that was repaired, and stories that tell of it.
-
-    Attributes:
-        plant: Makes it as it was.
-        noticed: Invariants, or types of exceptions.
-        seeds: How many stories to tell, from seed 0.
-        faults: The only kinds of faults in them.
-        settings: What their scenarios have in common.
-        moments: When the first drivers are killed and suspended: a (kill, suspend) pair for each.
-    """
-
-    plant: Callable[[Patch], None]
-    noticed: tuple[str, ...]
-    seeds: int
-    faults: dict[str, int]
-    settings: dict[str, Any]
-    moments: Callable[[int], list[tuple[Moment | None, Moment | None]]] = lambda seed: []
-
-    def story(self, seed: int) -> Simulation:
-        """A story of the kind in which this bug shows."""
-        budget = replace(FaultBudget.none(), **self.faults)
-        usual = {"restart": ("skip", "resume", "skip"), "retention": Retention(num_to_keep=1), "durability": "group"}
-        simulation = Simulation(seed, budget, lambda scenario: replace(scenario, **{**usual, **self.settings}))
-        simulation.chaos.left.update(self.faults)
-        moments = self.moments(seed)
-        if moments:
-            kills, suspensions = map(iter, zip(*moments, strict=True))
-            simulation.chaos.kill_at = lambda: next(kills, None)
-            simulation.chaos.suspend_at = lambda: next(suspensions, None)
-        return simulation
-
-
-STOPPED_SOON = {"stop_at": 0, "stop_after_good": 99, "stop_all_after": 12, "time_budget_s": None, "pause_at": 0}
-"""Settings under which a rule stops the experiment while trials run."""
-
-FOUND: dict[str, Found] = {
-    bug.plant.__name__: bug
-    for bug in (
-        Found(
-            silence_while_the_driver_was_away,
-            ("I8",),
-            30,
-            {"full_disks": 2},
-            {"stall_timeout_s": 30.0, "step_s": 1.0, "steps": (12,), "samples": 4},
-        ),
-        Found(
-            silence_while_waiting_for_space,
-            ("I8",),
-            20,
-            {"full_stores": 2},
-            {"stall_timeout_s": 30.0, "checkpoint_every": 1, "steps": (9,), "samples": 4},
-        ),
-        Found(
-            one_deletion_twice,
-            ("KeyError", "I3"),
-            60,
-            {"store_troubles": 3, "driver_kills": 2},
-            {"checkpoint_every": 1, "steps": (6,), "restart": ("restart", "restart", "skip")},
-        ),
-        Found(
-            releasing_on_a_full_disk,
-            ("OSError",),
-            150,
-            {"full_disks": 2},
-            {"steps": (1,), "samples": 1},
-        ),
-        Found(
-            trying_again_after_the_stop,
-            ("I5", "I8"),
-            60,
-            {"worker_exceptions": 3},
-            {"time_budget_s": 2.0, "step_s": 3.0, "cpus": 4.0, "max_failures": 3, "fail_fast": False},
-        ),
-        Found(
-            loading_again_after_the_stop,
-            ("I5",),
-            100,
-            {"worker_deaths": 9, "failed_loads": 9},
-            {
-                **STOPPED_SOON,
-                "is_class": True,
-                "returns_last": False,
-                "checkpoint_every": 1,
-                "step_s": 0.2,
-                "cpus": 4.0,
-                "samples": 6,
-                "steps": (12,),
-                "max_failures": 3,
-                "max_concurrent": 0,
-                "fail_fast": False,
-                "stop_all_after": 25,
-            },
-        ),
-        Found(
-            a_new_trial_after_the_stop,
-            ("I5",),
-            60,
-            {"slow_searches": 1},
-            {"time_budget_s": 5.0, "step_s": 1.0, "samples": 6, "steps": (1, 2), "lookahead": 1},
-        ),
-        Found(
-            pausing_after_the_stop,
-            ("I5",),
-            20,
-            {"lost_replies": 4, "late_messages": 6},
-            {**STOPPED_SOON, "pause_at": 2, "cpus": 4.0, "samples": 6, "steps": (9,), "max_concurrent": 0},
-        ),
-        Found(
-            a_checkpoint_that_comes_twice,
-            ("I2", "I6"),
-            20,
-            {"repeated_messages": 8},
-            {"is_class": True, "returns_last": False, "save_chance": 0.5, "steps": (12,), "step_s": 1.0},
-        ),
-        Found(
-            sweeping_before_writing,
-            ("I2",),
-            60,
-            {"slow_stores": 2},
-            {"checkpoint_every": 1, "steps": (12,), "samples": 4, "step_s": 0.2},
-            lambda seed: [(Moment(60 + seed), None), (None, Moment(10 + seed % 5))],
-        ),
-        Found(
-            sweeping_the_stages_of_later_attempts,
-            ("I2",),
-            40,
-            {"slow_stores": 2},
-            {"checkpoint_every": 1, "steps": (12,), "samples": 4, "step_s": 0.2},
-            lambda seed: [(Moment(60 + seed), None), (None, Moment(seed % 4, "sweep"))],
-        ),
     )
 }

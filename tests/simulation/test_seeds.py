@@ -64,13 +64,13 @@ def test_a_seed_repeats_its_story_exactly():
         assert stories[0] == stories[1]
 
 
-def test_every_kind_of_fault_strikes_in_the_fast_stories():
-    used = dict.fromkeys(FaultBudget().__dataclass_fields__, 0)
-    for seeds in FAST:
-        for seed in seeds:
-            simulation = Simulation(seed)
-            given = dict(simulation.chaos.left)
-            simulation.run()
-            for kind, left in simulation.chaos.left.items():
-                used[kind] += given[kind] - left
-    assert [kind for kind, count in used.items() if not count] == []
+def test_every_kind_of_fault_strikes_in_the_first_stories():
+    missing = set(FaultBudget().__dataclass_fields__)
+    for seed in range(200):
+        simulation = Simulation(seed)
+        given = dict(simulation.chaos.left)
+        simulation.run()
+        missing -= {kind for kind, left in simulation.chaos.left.items() if left < given[kind]}
+        if not missing:
+            return
+    pytest.fail(f"these faults never struck: {sorted(missing)}")

@@ -159,6 +159,7 @@ class Driver:
         resumed = bool(state.trials)
         former = state.stopped or "the driver that ran it was lost"
         self._kit.tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
+        self._inherited = set(state.running)  # a driver that we took over from may still have workers at these
         controller.record(ev.EpochStarted(edges.clock.now(), claim.epoch, claim.writer, claim.host, claim.pid))
         if resumed:
             resume = self._resume
@@ -224,7 +225,7 @@ class Driver:
                 f"of {self._experiment.root.path}."
             )
         hooks.finish(reason)
-        self._kit.tidy(state, {*state.session.untidy, *(event.n for event in running)})
+        self._kit.tidy(state, {*state.session.untidy, *self._inherited, *(event.n for event in running)})
         snapshots.finish()
 
     # --- the parts

@@ -291,6 +291,12 @@ def _drop_obsolete(turn: Turn, trial: Trial) -> None:
         turn.commands.extend(cmd.Delete(trial.n, index) for index in indexes)
 
 
+def _drop_what_was_forgotten(turn: Turn) -> None:
+    """A crash may have kept the record of a commit and lost the one of what that made obsolete."""
+    for trial in turn.state.trials:
+        _drop_obsolete(turn, trial)
+
+
 def _unpark(state: State, trial: Trial) -> None:
     if trial.n in state.session.parked and not trial.staging:
         state.session.parked.discard(trial.n)
@@ -414,8 +420,7 @@ def _resumed(turn: Turn, o: ob.Resumed) -> None:
     turn.add(ev.BudgetRenewed(turn.at))
     if state.stopping:
         _terminate_waiting(turn, state.stopping)
-    for trial in state.trials:
-        _drop_obsolete(turn, trial)  # a crash may have cut off what a commit made obsolete
+    _drop_what_was_forgotten(turn)
     _newest_first(state)
     turn.commands.extend(cmd.Commit(n, index) for n, index in state.staged)
     turn.commands.extend(cmd.Delete(n, index) for n, index in state.dropping)

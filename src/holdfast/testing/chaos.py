@@ -27,20 +27,9 @@ _DEATHS = (
 
 
 RARE_ACTIONS = (
-    *(
-        "create",
-        "created",
-        "sync_dir",
-        "dir_synced",
-        "open",
-        "sync",
-        "synced",
-        "replace",
-        "replaced",
-        "remove",
-        "sweep",
-    ),
-    *("launch", "halt", "save_soon", "propose", "begin", "L2", "L5", "L6", "verify", "D1", "D2", "D4", "written"),
+    *("create", "created", "sync_dir", "dir_synced", "open", "write", "written", "sync", "synced"),
+    *("replace", "replaced", "remove", "sweep", "launch", "halt", "save_soon", "propose"),
+    *("begin", "verify", "L2", "L5", "L6", "D1", "D2", "D4"),
 )
 
 

@@ -87,7 +87,7 @@ class Trainer:
     def program(self) -> Program:
         """The attempt from its start to its end."""
         if self._run.checkpoint is not None:
-            yield Sleep(0.05)
+            yield Sleep(self._plan.step_s / 2)
             loaded = self._store.load(f"{self._root}/{self._run.checkpoint}")
             if loaded is None or self._mishaps.loading_fails():
                 self._blame()

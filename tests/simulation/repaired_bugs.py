@@ -1,0 +1,250 @@
+"""Bugs that the simulator has found: each stands here as it was before its repair, with stories that tell of it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from simulated_bugs import Patch, RareBug
+
+from holdfast.controller.keeping import KeeperEdge
+from holdfast.controller.watches import Watches
+from holdfast.core import decide
+from holdfast.core import events as ev
+from holdfast.core import observations as ob
+from holdfast.core.policies import Verdict
+from holdfast.core.retention import Retention
+from holdfast.core.turn import Turn
+from holdfast.journal import epoch
+from holdfast.testing.chaos import Moment
+from holdfast.testing.driver import SimDriver
+from holdfast.testing.store import MemoryStore
+
+
+def silence_while_the_driver_was_away(patch: Patch) -> None:
+    """While the journal waited for space nobody could be heard, and then all trials were called stalled."""
+    patch.setattr(Watches, "_forgive_absence", lambda self, at: None)
+
+
+def silence_while_waiting_for_space(patch: Patch) -> None:
+    """A trial that waited for space for its checkpoint, and said so, was called stalled."""
+
+    def stalled(self: Any, state: Any, at: float) -> list[ob.Observation]:
+        limit = self._stall_timeout_s
+        if limit is None or state.session.draining:
+            return []
+        silent = {n: at - self._heard.get(n, at) for n in state.running}
+        return [ob.StalledAttempt(n, state.trials[n].attempt, s) for n, s in silent.items() if s > limit]
+
+    patch.setattr(Watches, "_stalled", stalled)
+
+
+def one_deletion_twice(patch: Patch) -> None:
+    """A deletion that was asked for twice ended twice; if the second one failed, its job was not known any more."""
+
+    def submit(self: Any, command: Any) -> None:
+        job = self._job(command)
+        if job is not None:
+            self._jobs[type(job), job.n, job.index] = job
+            self._workers.submit(job)
+
+    patch.setattr(KeeperEdge, "submit", submit)
+
+
+def releasing_on_a_full_disk(patch: Patch) -> None:
+    """A finished driver failed because the mark of its release, which nobody needs, found no space."""
+
+    def release(root: Any, claim: Any, *, disk: Any) -> None:
+        disk.create_exclusive(f"{root}/.holdfast/epochs/{claim.epoch:08d}.released", b"")
+
+    patch.setattr(epoch, "release", release)
+
+
+def trying_again_after_the_stop(patch: Patch) -> None:
+    """A trial that raised after the experiment was stopped was started again."""
+
+    def raised(turn: Turn, o: ob.Raised) -> None:
+        trial = decide._current(turn, o)
+        if trial is None or trial.verdict or turn.state.session.draining or not turn.state.stopping:
+            now(turn, o)
+        else:
+            decide._fail(turn, trial, ev.Cause.EXCEPTION, o.error)
+
+    now = decide._raised
+    patch.setitem(decide._HANDLERS, ob.Raised, raised)
+
+
+def loading_again_after_the_stop(patch: Patch) -> None:
+    """A trial that failed to load its checkpoint after the experiment was stopped was started again."""
+
+    def raised(turn: Turn, o: ob.Raised) -> None:
+        stopping = turn.state.stopping
+        if o.restoring:
+            turn.state.stopping = ""
+        now(turn, o)
+        turn.state.stopping = stopping
+
+    now = decide._raised
+    patch.setitem(decide._HANDLERS, ob.Raised, raised)
+
+
+def a_new_trial_after_the_stop(patch: Patch) -> None:
+    """A configuration that a slow searcher found after the experiment was stopped became a trial, and ran."""
+
+    def proposed(turn: Turn, o: ob.Proposed) -> None:
+        stopping, turn.state.stopping = turn.state.stopping, ""
+        now(turn, o)
+        turn.state.stopping = stopping
+
+    now = decide._proposed
+    patch.setitem(decide._HANDLERS, ob.Proposed, proposed)
+
+
+def pausing_after_the_stop(patch: Patch) -> None:
+    """A trial that was told to pause just before the experiment was stopped was paused, and ran once more."""
+
+    def unwound(turn: Turn, trial: Any, cause: str, detail: str) -> None:
+        if trial.verdict == Verdict.PAUSE:
+            turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt))
+        else:
+            now(turn, trial, cause, detail)
+
+    now = decide._unwound
+    patch.setattr(decide, "_unwound", unwound)
+
+
+def a_checkpoint_that_comes_twice(patch: Patch) -> None:
+    """The copy of a class's checkpoint became a second one, of the row that had come meanwhile."""
+    patch.setattr(decide, "_is_news", lambda trial, o, sealed: True)
+
+
+def sweeping_before_writing(patch: Patch) -> None:
+    """A driver that was taken over while it opened removed the stages of its successor."""
+
+    def begin(self: Any, controller: Any, claim: Any) -> None:
+        state = controller.state
+        self._tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
+        now(self, controller, claim)
+
+    now = SimDriver._begin
+    patch.setattr(SimDriver, "_begin", begin)
+
+
+def sweeping_the_stages_of_later_attempts(patch: Patch) -> None:
+    """A driver that was taken over removed the stages of attempts that it had never heard of."""
+    now = MemoryStore.sweep
+    patch.setattr(MemoryStore, "sweep", lambda self, home, keep, up_to: now(self, home, keep, 10**9))
+
+
+def forgetting_what_a_commit_made_obsolete(patch: Patch) -> None:
+    """A write that was cut between a commit and what it made obsolete left a checkpoint that was never dropped."""
+    patch.setattr(decide, "_drop_what_was_forgotten", lambda turn: None)
+
+
+STOPPED_SOON = {"stop_at": 0, "stop_after_good": 99, "stop_all_after": 12, "time_budget_s": None, "pause_at": 0}
+"""Settings under which a rule stops the experiment while trials run."""
+
+FOUND: dict[str, RareBug] = {
+    bug.plant.__name__: bug
+    for bug in (
+        RareBug(
+            silence_while_the_driver_was_away,
+            ("I8",),
+            30,
+            {"full_disks": 2},
+            {"stall_timeout_s": 30.0, "step_s": 1.0, "steps": (12,), "samples": 4},
+        ),
+        RareBug(
+            silence_while_waiting_for_space,
+            ("I8",),
+            20,
+            {"full_stores": 2},
+            {"stall_timeout_s": 30.0, "checkpoint_every": 1, "steps": (9,), "samples": 4},
+        ),
+        RareBug(
+            one_deletion_twice,
+            ("KeyError", "I3"),
+            60,
+            {"store_troubles": 30},
+            {"checkpoint_every": 1, "steps": (3,), "restart": ("restart", "restart", "skip")},
+        ),
+        RareBug(
+            releasing_on_a_full_disk,
+            ("OSError",),
+            300,
+            {"full_disks": 2},
+            {"steps": (1,), "samples": 1},
+        ),
+        RareBug(
+            trying_again_after_the_stop,
+            ("I5", "I8"),
+            100,
+            {"worker_exceptions": 3},
+            {"time_budget_s": 2.0, "step_s": 3.0, "cpus": 4.0, "max_failures": 3, "fail_fast": False},
+        ),
+        RareBug(
+            loading_again_after_the_stop,
+            ("I5",),
+            300,
+            {"worker_deaths": 9, "failed_loads": 9},
+            {
+                **STOPPED_SOON,
+                "is_class": True,
+                "returns_last": False,
+                "checkpoint_every": 1,
+                "step_s": 1.0,
+                "cpus": 4.0,
+                "samples": 6,
+                "steps": (12,),
+                "max_failures": 3,
+                "max_concurrent": 0,
+                "fail_fast": False,
+                "stop_all_after": 25,
+            },
+        ),
+        RareBug(
+            a_new_trial_after_the_stop,
+            ("I5",),
+            100,
+            {"slow_searches": 1},
+            {"time_budget_s": 5.0, "step_s": 1.0, "samples": 6, "steps": (1, 2), "lookahead": 1},
+        ),
+        RareBug(
+            pausing_after_the_stop,
+            ("I5",),
+            20,
+            {"lost_replies": 4, "late_messages": 6},
+            {**STOPPED_SOON, "pause_at": 2, "cpus": 4.0, "samples": 6, "steps": (9,), "max_concurrent": 0},
+        ),
+        RareBug(
+            a_checkpoint_that_comes_twice,
+            ("I2", "I6"),
+            20,
+            {"repeated_messages": 8},
+            {"is_class": True, "returns_last": False, "save_chance": 0.5, "steps": (12,), "step_s": 1.0},
+        ),
+        RareBug(
+            forgetting_what_a_commit_made_obsolete,
+            ("I3",),
+            400,
+            {},
+            {"retention": Retention(num_to_keep_overall=1), "checkpoint_every": 1, "steps": (2,), "samples": 2},
+            lambda seed: [(Moment(8 + seed % 4, "write"), None)],
+        ),
+        RareBug(
+            sweeping_before_writing,
+            ("I2",),
+            60,
+            {"late_messages": 40},
+            {"checkpoint_every": 1, "steps": (12,), "samples": 4, "step_s": 0.2},
+            lambda seed: [(Moment(60 + seed), None), (None, Moment(1, "open"))],
+        ),
+        RareBug(
+            sweeping_the_stages_of_later_attempts,
+            ("I2",),
+            40,
+            {"slow_stores": 2},
+            {"checkpoint_every": 1, "steps": (12,), "samples": 4, "step_s": 0.2},
+            lambda seed: [(Moment(60 + seed), None), (None, Moment(seed % 4, "sweep"))],
+        ),
+    )
+}
