@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Mapping
 from math import isfinite
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
@@ -243,9 +243,13 @@ def known_objects(config: Any, objects: Mapping[str, Any]) -> Any:
 
 def _total(metrics: Mapping[str, Any], what: str, total: int) -> int:
     given, step = metrics.get(f"{what}_total"), metrics.get(f"{what}_this_iter")
-    if isinstance(given, int | float) and isfinite(given):
+    if _is_number(given):
         return int(given)
-    return total + int(step) if isinstance(step, int | float) and isfinite(step) else total
+    return total + int(step) if _is_number(step) else total
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int) or (isinstance(value, float) and isfinite(value))
 
 
 def flatten_result(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:

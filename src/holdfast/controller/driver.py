@@ -158,9 +158,10 @@ class Driver:
         state, edges, hooks = controller.state, controller.edges, self._hooks
         resumed = bool(state.trials)
         former = state.stopped or "the driver that ran it was lost"
-        self._kit.tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
         self._inherited = set(state.running)  # a driver that we took over from may still have workers at these
         controller.record(ev.EpochStarted(edges.clock.now(), claim.epoch, claim.writer, claim.host, claim.pid))
+        # Only now: a driver that was taken over while it opened is fenced by the record and must not sweep.
+        self._kit.tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
         if resumed:
             resume = self._resume
             spent = self._stop.why_stop_all(state.lived(edges.clock.now())) if state.stopping else ""

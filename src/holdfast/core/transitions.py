@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import isfinite
-from typing import Any
+from typing import Any, TypeGuard
 
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
@@ -201,9 +201,13 @@ def _reported(state: State, event: ev.Reported, _: Retention) -> None:
 
 def _total(metrics: dict[str, Any], what: str, total: int) -> int:
     given, step = metrics.get(f"{what}_total"), metrics.get(f"{what}_this_iter")
-    if isinstance(given, int | float) and isfinite(given):
+    if _is_number(given):
         return int(given)
-    return total + int(step) if isinstance(step, int | float) and isfinite(step) else total
+    return total + int(step) if _is_number(step) else total
+
+
+def _is_number(value: Any) -> TypeGuard[int | float]:
+    return isinstance(value, int) or (isinstance(value, float) and isfinite(value))
 
 
 def _checkpoint_staged(state: State, event: ev.CheckpointStaged, _: Retention) -> None:

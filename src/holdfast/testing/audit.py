@@ -45,8 +45,6 @@ class Audit:
         self.trials: list[Account] = []
         self.links: set[int] = set()
         self.stages: set[str] = set()
-        self.dropped: set[tuple[int, int]] = set()
-        self.ended = ""  # the search
         self.stopping = ""
         self.workers: set[int] = set()  # of the current driver
         self.counts: dict[str, int] = {}
@@ -124,7 +122,6 @@ class Audit:
         self.workers.add(event.worker)
 
     def search_ended(self, event: ev.SearchEnded) -> None:
-        self.ended = event.reason
         if not event.reason.startswith("stop: "):
             if len(self.trials) != len(self._configs):
                 raise Violation("I5", f"the search ended after {len(self.trials)} of {len(self._configs)} trials")
@@ -142,7 +139,7 @@ class Audit:
         return sum(trial.told_before + sum(row.told for row in trial.rows) for trial in self.trials)
 
     def search_reopened(self, _: ev.SearchReopened) -> None:
-        self.ended = self.stopping = ""
+        self.stopping = ""
 
     def budget_renewed(self, _: ev.BudgetRenewed) -> None:
         self._renewed = True
@@ -293,6 +290,7 @@ class Audit:
     def requeued(self, event: ev.TrialRequeued) -> None:
         trial = self.trials[event.n]
         self._requeued[event.n] = event.mode
+        self._complaints.add((self._epoch, event.n))  # about an end that does not count any more
         if trial.status == "RUNNING":
             raise Violation("I7", f"trial {trial.n} is queued again while it runs")
         if event.mode == "resume" and trial.cause == Cause.DAMAGED:
@@ -407,7 +405,6 @@ class Audit:
                 raise Violation("I3", f"checkpoint {index} of trial {trial.n} is dropped although it is {why}")
         for index in event.indexes:
             trial.kept[index].stored = "dropped"
-            self.dropped.add((event.n, index))
 
     def deleted(self, event: ev.CheckpointsDeleted) -> None:
         for index in event.indexes:

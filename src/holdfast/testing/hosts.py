@@ -181,7 +181,9 @@ class WorkersHost:
 
     def uplink(self, message: ob.WorkerMessage) -> tuple[float, list[float]]:
         self._process.machine.note(self._process, "<-", message)
-        return self._world.chaos.uplink()
+        extra, copies = self._world.chaos.uplink()
+        # Nobody asks for a notice, so no transport repeats one.
+        return extra, [] if isinstance(message, ob.Waiting) else copies
 
     def reply_is_lost(self) -> bool:
         return self._world.chaos.reply_is_lost()

@@ -315,13 +315,6 @@ class Simulation:
         self._known = found
 
 
-def run_story(seed: int, budget: FaultBudget | None = None) -> Simulation:
-    """Tell the story of a seed; raises whatever goes wrong."""
-    simulation = Simulation(seed, budget)
-    simulation.run()
-    return simulation
-
-
 def repeat_line(seed: int) -> str:
     """What to type to see the story of a seed."""
     return f"python -m holdfast.testing.simulate --seed {seed} --verbose"
