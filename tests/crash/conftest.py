@@ -11,7 +11,7 @@ import pytest
 pytest.register_assert_rewrite("lab")
 
 from experiments import Plan  # noqa: E402
-from lab import Lab  # noqa: E402
+from lab import Lab, searched  # noqa: E402
 
 
 @pytest.fixture
@@ -24,11 +24,11 @@ def lab(tmp_path: Path) -> Iterator[Lab]:
 
 @pytest.fixture(scope="session")
 def uninterrupted(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, Any]]:
-    """The configurations that the default plan has when nothing happens to it."""
+    """What the search chooses when nothing happens to the experiment."""
     laboratory = Lab(tmp_path_factory.mktemp("uninterrupted"))
     try:
         plan = Plan(pause_s=0.0)
         laboratory.run(plan).must_finish()
-        return [trial.config | {"pause_s": Plan().pause_s} for trial in laboratory.check_finished(plan).trials]
+        return [searched(trial.config) for trial in laboratory.check_finished(plan).trials]
     finally:
         laboratory.close()

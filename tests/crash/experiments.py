@@ -83,8 +83,12 @@ def load(config: dict[str, Any]) -> tuple[int, str]:
     if checkpoint is None:
         return 0, first_hash(config["x"])
     with checkpoint.as_directory() as directory:
-        saved = json.loads((Path(directory) / "state.json").read_text())
-        weights = (Path(directory) / "sub" / "weights.bin").read_bytes()
+        return read(directory)
+
+
+def read(directory: str) -> tuple[int, str]:
+    saved = json.loads((Path(directory) / "state.json").read_text())
+    weights = (Path(directory) / "sub" / "weights.bin").read_bytes()
     assert weights == weights_of(saved["hash"], len(weights)), "a checkpoint of two states was loaded"
     assert len(weights) == saved["bytes"], "half a checkpoint was loaded"
     return saved["step"], saved["hash"]
@@ -137,6 +141,32 @@ def chain(config: dict[str, Any]) -> None:
         time.sleep(config["pause_s"])
         state = next_hash(state, step)
         step_once(config, step, state)
+
+
+class ChainClass(tune.Trainable):
+    """The same as a class: a step has been acknowledged when the next one begins."""
+
+    def setup(self, config: dict[str, Any]) -> None:
+        self.count, self.state = 0, first_hash(config["x"])
+        self.reported: tuple[int, str, str] | None = None
+
+    def step(self) -> dict[str, Any]:
+        if self.reported is not None:
+            acknowledge(*self.reported, saved=False)
+        time.sleep(self.config["pause_s"])
+        self.count += 1
+        self.state = next_hash(self.state, self.count)
+        token = uuid.uuid4().hex
+        self.reported = (self.count, self.state, token)
+        metrics = {"step": self.count, "hash": self.state, "loss": loss_of(self.config, self.count), "token": token}
+        return metrics | {"done": self.count >= self.config["steps"]}
+
+    def save_checkpoint(self, checkpoint_dir: str) -> None:
+        save(checkpoint_dir, self.count, self.state, self.config["bytes"])
+
+    def load_checkpoint(self, checkpoint_dir: str) -> None:
+        self.count, self.state = read(checkpoint_dir)
+        self.reported = None
 
 
 GRANDCHILD = """
@@ -230,7 +260,7 @@ def make_tuner(root: str, plan: Plan) -> tune.Tuner:
     if tune.Tuner.can_restore(root):
         return tune.Tuner.restore(root, takeover=plan.takeover, **plan.restore)
     return tune.Tuner(
-        {"chain": chain, "breeding": breeding, "failing": failing}[plan.train],
+        {"chain": chain, "class": ChainClass, "breeding": breeding, "failing": failing}[plan.train],
         param_space={
             "x": tune.uniform(0, 1),
             "rate": tune.choice([0.05, 0.1, 0.2, 0.4]),
@@ -251,7 +281,9 @@ def make_tuner(root: str, plan: Plan) -> tune.Tuner:
             failure_config=tune.FailureConfig(
                 max_failures=plan.max_failures, grace_s=plan.grace_s, fail_fast=plan.fail_fast
             ),
-            checkpoint_config=tune.CheckpointConfig(num_to_keep=plan.keep),
+            checkpoint_config=tune.CheckpointConfig(
+                num_to_keep=plan.keep, checkpoint_frequency=plan.every if plan.train == "class" else 0
+            ),
         ),
     )
 

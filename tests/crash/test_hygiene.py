@@ -74,6 +74,7 @@ def test_an_impatient_person_at_the_keyboard_loses_no_trial(lab: Lab) -> None:
     """Ctrl+C until it is gone, while no trial comes to its next checkpoint."""
     plan = Plan(train="breeding", trials=2, steps=8, every=4, pause_s=0.02)
     assert lab.run(plan, **driver_crash("L6.after")).process.returncode == -9  # so there is something to wait for
+    lab.check_no_process_left()
     driver = lab.start(plan)
     with_grandchildren(lab, driver, count=3)
     for pid in [process.pid for process in lab.processes() if process.is_worker]:

@@ -30,9 +30,17 @@ BLAMELESS = ("driver", "driver", "nanny")
 def test_whoever_is_killed_nothing_is_lost_or_counted_twice(
     lab: Lab, seed: int, uninterrupted: list[dict[str, Any]]
 ) -> None:
-    """One experiment, killed until it is done; every second one with a snapshot at every chance and few kept."""
+    """One experiment, killed until it is done; every second one with a snapshot at every chance."""
     dice = random.Random(seed)
-    plan = Plan(keep=dice.choice([None, 1, 2]), segment_bytes=dice.choice([0, 6_000]))
+    plan = Plan(
+        train=dice.choice(["chain", "chain", "class"]),
+        every=dice.choice([1, 3, 5]),
+        bytes=dice.choice([2_000, 2_000, 400_000]),
+        keep=dice.choice([None, 1, 2]),
+        cpus=dice.choice([1, 2, 4]),
+        segment_bytes=dice.choice([0, 6_000]),
+        durability=dice.choice(["group", "group", "sync"]),
+    )
     environment = {"TUNE_GLOBAL_CHECKPOINT_S": "0"} if seed % 2 else {}
     past: list[Any] = []
     for _ in range(MAX_LIVES):

@@ -3,6 +3,8 @@
 A failure prints one line, which repeats the story when it is typed.
 """
 
+from dataclasses import asdict
+
 import pytest
 
 from holdfast.journal import segment_writer
@@ -13,9 +15,9 @@ FAST = [range(start, start + 50) for start in range(0, 200, 50)]
 SLOW = [range(start, start + 250) for start in range(200, 2700, 250)]
 
 
-def tell(seeds, budget=None):
+def tell(seeds, story=Simulation):
     for seed in seeds:
-        simulation = Simulation(seed, budget)
+        simulation = story(seed)
         try:
             simulation.run()
         except Exception as error:
@@ -35,6 +37,18 @@ def test_no_invariant_is_violated_whatever_goes_wrong(seeds):
 @pytest.mark.parametrize("seeds", SLOW, ids=name)
 def test_no_invariant_is_violated_whatever_goes_wrong_in_many_stories(seeds):
     tell(seeds)
+
+
+@pytest.mark.slow
+def test_no_invariant_is_violated_when_everything_goes_wrong_at_once():
+    def storm(seed):
+        simulation = Simulation(seed)
+        simulation.chaos.left.update({kind: 2 * most for kind, most in asdict(FaultBudget()).items()})
+        if simulation.world.scenario.stall_timeout_s is None:
+            simulation.chaos.left["hangs"] = 0
+        return simulation
+
+    tell(range(400), storm)
 
 
 def test_no_invariant_is_violated_when_segments_are_short_and_little_may_wait(monkeypatch):
