@@ -6,7 +6,7 @@ PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
 PYTEST := $(BIN)/python -m pytest
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast check format bench docs clean
+.PHONY: help quickstart test test-fast servers check format bench docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -26,14 +26,20 @@ $(VENV)/.test: $(VENV)/.quickstart constraints/test.txt
 	$(PIP) install -c constraints/base.txt -r constraints/test.txt
 	@touch $@
 
+$(VENV)/.servers: $(VENV)/.test constraints/servers.txt $(wildcard tests/servers/*.py) tests/servers/sshd_shim.c
+	PYTHONPATH=tests $(BIN)/python -m servers
+	@touch $@
+
 quickstart: $(VENV)/.quickstart  ## run a real small experiment, kill it, resume it
 	@$(BIN)/python examples/quickstart.py
 
-test: $(VENV)/.test check  ## all tests
+test: $(VENV)/.servers check  ## all tests
 	$(PYTEST)
 
-test-fast: $(VENV)/.test  ## the tests that take less than 90 seconds
+test-fast: $(VENV)/.test  ## without the slow ones; those of stores only if the servers are installed
 	$(PYTEST) -m "not slow"
+
+servers: $(VENV)/.servers  ## install the storage servers that the tests start
 
 check: $(VENV)/.test  ## lint, format, types
 	$(BIN)/ruff check .
@@ -44,7 +50,7 @@ format: $(VENV)/.test  ## rewrite the code in the project's format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-bench: $(VENV)/.test  ## run every benchmark beside its peers and print ratios
+bench: $(VENV)/.servers  ## run every benchmark beside its peers and print ratios
 	$(BIN)/python -m benchmarks
 
 docs: $(VENV)/.test  ## regenerate what is generated in docs/
