@@ -15,9 +15,17 @@
     │   └── NewerFormatError           the root was written by a newer holdfast
     ├── OwnershipError                 another driver writes this experiment
     │   ├── ExperimentLockedError      host, pid and age of the holder are fields
+    │   ├── ForkedStorageError         a fork of the process that owns the connection used it
+    │   ├── UnsafeStoreError           (also ValueError) the store cannot keep two drivers apart
     │   └── FencedError                a newer driver took over; this one must stop
     ├── StorageError                   (also OSError) retry later; nothing was overwritten
-    │   └── StorageFullError           no space left under the root
+    │   ├── StorageFullError           no space left under the root
+    │   ├── ObjectMissingError         (also FileNotFoundError) the store has answered: there is no such object
+    │   ├── StoreDeniedError           the store refuses: credentials, permissions, no such bucket
+    │   ├── StoreUnreachableError      no answer, or "later": waited for, for a while
+    │   ├── NotShippedError            fit() ended, and some of it is on this machine only
+    │   └── SyncError                  (also RuntimeError) a syncer's copy or deletion did not succeed
+    │       └── SyncTimeoutError       (also TimeoutError) it took longer than it may
     ├── DamageError                    data is damaged; nothing was overwritten
     │   ├── JournalDamagedError        file, offset and record number are fields
     │   └── CheckpointDamagedError     (also ValueError) path and reason are fields
@@ -105,6 +113,14 @@ class ExperimentLockedError(OwnershipError):
         self.age_s = age_s
 
 
+class ForkedStorageError(OwnershipError, RuntimeError):
+    """A fork has used a connection to a store that belongs to its parent."""
+
+
+class UnsafeStoreError(OwnershipError, ValueError):
+    """The store does not honour create-only writes, so it cannot keep two drivers apart."""
+
+
 class FencedError(OwnershipError):
     """A newer driver has taken the experiment over; everything this one writes from now on is void."""
 
@@ -113,11 +129,35 @@ class StorageError(TuneError, OSError):
     """The experiment's storage did not do what was asked; trying again later may work."""
 
     def __str__(self) -> str:
-        return Exception.__str__(self)
+        return str(self.args[-1]) if self.args else ""
 
 
 class StorageFullError(StorageError):
     """There is no space left under the experiment's root."""
+
+
+class ObjectMissingError(StorageError, FileNotFoundError):
+    """The store has answered, and the answer is that there is no such object."""
+
+
+class StoreDeniedError(StorageError, PermissionError):
+    """The store refuses: credentials are missing, wrong, expired or not sufficient, or there is no such bucket."""
+
+
+class StoreUnreachableError(StorageError, ConnectionError):
+    """The store did not answer, or asked to try again later."""
+
+
+class NotShippedError(StorageError):
+    """The run has ended in order, but something is on this machine only; the message names it and how to ship it."""
+
+
+class SyncError(StorageError, RuntimeError):
+    """A copy did not succeed; what was there before is still there."""
+
+
+class SyncTimeoutError(SyncError, TimeoutError):
+    """A copy took longer than it may."""
 
 
 class DamageError(TuneError):

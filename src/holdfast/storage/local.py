@@ -198,6 +198,9 @@ class Disk(Protocol):
     def write_atomic(self, path: str, data: bytes, *, label: str = "") -> None:
         """As the function `write_atomic`."""
 
+    def overwrite(self, path: str, data: bytes) -> None:
+        """Write ``data`` over the start of a file, or make it: cheap, not atomic, not durable."""
+
     def remove(self, path: str) -> None:
         """Remove a file if it is there."""
 
@@ -255,6 +258,13 @@ class RealDisk:
 
     def write_atomic(self, path: str, data: bytes, *, label: str = "") -> None:
         write_atomic(path, data, label=label)
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT, 0o644)
+        try:
+            os.write(fd, data)
+        finally:
+            os.close(fd)
 
     def remove(self, path: str) -> None:
         try:

@@ -1,0 +1,96 @@
+"""What holdfast needs of a store of objects, whatever keeps them: nine verbs.
+
+Owns the `Store` protocol and what can be built on it alone. Must never know of S3 or of experiments. Keys are relative
+to the store's address, ``/`` separated, without a leading slash. Failures come in the classes of ``errors.py``
+(missing, denied, unreachable); whoever asked decides whether to wait.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol
+
+import msgspec
+
+
+class Stat(msgspec.Struct, frozen=True):
+    """One object: its key, its size in bytes, when it was written (seconds since 1970, by the store's clock)."""
+
+    key: str
+    size: int
+    modified: float
+
+
+class Sending(NamedTuple):
+    """A local file that is to become an object. Nobody may change the file meanwhile."""
+
+    path: str
+    key: str
+
+
+class Fetching(NamedTuple):
+    """An object that is to become a local file. Missing directories are made, an existing file is replaced."""
+
+    key: str
+    path: str
+
+
+class Store(Protocol):
+    """A bucket, or a part of one. May be used from several threads.
+
+    Each call raises `ObjectMissingError`, `StoreDeniedError` or `StoreUnreachableError`; the last one only after the
+    store's own retries, which never last longer than its deadline.
+    """
+
+    @property
+    def url(self) -> str:
+        """What keys are relative to, for people."""
+
+    def put(self, key: str, data: bytes) -> None:
+        """Write an object, whatever is there."""
+
+    def create(self, key: str, data: bytes) -> bool:
+        """Write an object unless there is one; of any number of callers exactly one succeeds.
+
+        Returns:
+            False if there is an object already. That may be this very call's, if an answer was lost: see `create_once`.
+        """
+
+    def get(self, key: str) -> bytes:
+        """Return a small object's content."""
+
+    def stat(self, key: str) -> Stat | None:
+        """Return what is known of an object, or None if there is none."""
+
+    def list(self, prefix: str) -> list[Stat]:
+        """Return all objects whose keys begin with ``prefix``, in order of keys."""
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """Delete objects; those that are not there count as deleted."""
+
+    def send(self, files: Sequence[Sending]) -> Sequence[str]:
+        """Upload files, several at once. Returns the xxh3-128 hex digest of each one's bytes, as they were sent."""
+
+    def fetch(self, files: Sequence[Fetching]) -> Sequence[str]:
+        """Download files, several at once. Returns the xxh3-128 hex digest of each one's bytes, as they arrived."""
+
+    def abort_stale(self, prefix: str) -> int:
+        """Give up multipart uploads below ``prefix`` that nobody works at any more. Returns how many."""
+
+    def close(self) -> None:
+        """Let go of connections. Closing twice is allowed."""
+
+
+def create_once(store: Store, key: str, data: bytes) -> bytes | None:
+    """Create an object whose content no other writer could have chosen, and tell apart who made it.
+
+    An answer can be lost after the store has acted; the repetition then finds the object there and reports a conflict
+    with ourselves. Whoever calls this puts something unique into ``data``.
+
+    Returns:
+        None if the object has our content; otherwise the content that somebody else was faster with.
+    """
+    if store.create(key, data):
+        return None
+    found = store.get(key)
+    return None if found == data else found
