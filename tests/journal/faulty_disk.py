@@ -81,6 +81,7 @@ class FaultyDisk:
         self.clock = 0.0
         self.capacity: int | None = None
         self.steps: list[str] = []
+        self.notes: dict[str, bytes] = {}  # overwritten in place and never synced: no power cut leaves any
         self._files: dict[str, _File] = {}
         self._faults: dict[str, list[BaseException]] = {}
         self._kill_at: int | None = None
@@ -105,6 +106,7 @@ class FaultyDisk:
     def power_cut(self) -> None:
         """Lose everything that is not durable, and start again."""
         self.survive()
+        self.notes.clear()
         self._files = {path: file for path, file in self._files.items() if file.name_durable}
         for file in self._files.values():
             file.seen = bytearray(file.durable)
@@ -146,7 +148,7 @@ class FaultyDisk:
         return _Handle(self, self._file(path))
 
     def read(self, path: str, offset: int = 0, size: int = -1) -> bytes:
-        data = self._file(path).seen
+        data = self.notes.get(path) or self._file(path).seen
         return bytes(data[offset:] if size < 0 else data[offset : offset + size])
 
     def list(self, path: str) -> list[str]:
@@ -173,6 +175,9 @@ class FaultyDisk:
         file = _File(bytearray(data), bytearray(data), dirty_from=len(data), mtime=self.clock, name_durable=True)
         self._files[path] = file
         self.step("replaced")
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        self.notes[path] = data
 
     def remove(self, path: str) -> None:
         self.step("remove")

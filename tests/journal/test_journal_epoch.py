@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import subprocess
@@ -11,8 +12,9 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from faulty_disk import FaultyDisk
 
-from holdfast.errors import ExperimentLockedError
+from holdfast.errors import ExperimentLockedError, StorageError, StorageFullError
 from holdfast.journal import Claim, beat, claim_epoch, holder, is_fenced, release
 from holdfast.journal.epoch import SILENCE_S, fenced_error
 
@@ -161,3 +163,37 @@ def test_what_killed_claimants_left_behind_is_swept(tmp_path: Path) -> None:
     claim_epoch(tmp_path)
     assert not old.exists()
     assert new.exists()
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "remedy"),
+    [
+        (errno.ENOSPC, StorageFullError, "Free some space"),
+        (errno.EDQUOT, StorageFullError, "raise the quota"),
+        (errno.EROFS, StorageError, "Make it writable"),
+        (errno.EACCES, StorageError, "Make it writable"),
+        (errno.EIO, StorageError, "mounted, reachable and healthy"),
+    ],
+)
+@pytest.mark.parametrize("step", ["create", "sync_dir"])
+def test_a_root_that_cannot_be_written_is_named_with_the_reason_and_the_remedy(
+    step: str, code: int, kind: type[StorageError], remedy: str
+) -> None:
+    disk = FaultyDisk()
+    disk.fail(step, OSError(code, os.strerror(code)))
+    with pytest.raises(kind, match=remedy) as caught:
+        claim_epoch("/exp", disk=disk)
+    assert type(caught.value) is kind
+    assert caught.value.errno == code
+    assert "The experiment /exp cannot be opened for writing" in str(caught.value)
+    assert os.strerror(code) in str(caught.value)
+    assert "holdfast status /exp" in str(caught.value)
+    claim_epoch("/exp", disk=disk)  # this same process may try again
+
+
+def test_a_root_whose_claims_cannot_be_listed_is_a_storage_error_too(tmp_path: Path) -> None:
+    private = tmp_path / ".holdfast"
+    private.mkdir()
+    (private / "epochs").write_text("not a directory")
+    with pytest.raises(StorageError, match=r"cannot be opened for writing: .*Not a directory"):
+        claim_epoch(tmp_path)

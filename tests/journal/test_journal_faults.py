@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import copy
 import errno
 
 import pytest
-from faulty_disk import FaultyDisk
+from faulty_disk import FaultyDisk, Killed
 from journal_tools import ROOT, numbered, records, reopen, segments
 
 from holdfast.errors import StorageFullError
-from holdfast.journal import Journal, claim_epoch, segment_writer
+from holdfast.journal import Journal, claim_epoch, segment_writer, verify_journal
 
 ENOSPC = OSError(errno.ENOSPC, "No space left on device")
 EIO = OSError(errno.EIO, "Input/output error")
@@ -166,6 +167,85 @@ def test_a_failed_fsync_of_the_previous_drivers_segment_copies_it(disk: FaultyDi
     assert again.written_seq == again.synced_seq == 3
     disk.power_cut()
     assert records(disk) == numbered(1, 3)
+
+
+def test_what_a_dead_drivers_failed_sync_has_lost_is_saved_by_the_next_driver(disk: FaultyDisk) -> None:
+    """It died before it could write its records again. The kernel calls the next driver's sync of them a success."""
+    journal = reopen(disk)
+    journal.append(numbered(1, 3))
+    assert journal.sync()
+    journal.append(numbered(4, 6))
+    disk.fail("sync", EIO)
+    disk.fail("create", Killed())
+    with pytest.raises(Killed):
+        journal.sync()
+    disk.survive()
+
+    again = reopen(disk)
+    assert again.written_seq == again.synced_seq == 6
+    disk.power_cut()
+    assert records(disk) == numbered(1, 6)
+    again = reopen(disk)
+    again.append(numbered(7, 7))
+    assert records(disk) == numbered(1, 7)
+    assert [finding.level for finding in verify_journal(ROOT, disk=disk)] == ["note"]
+
+
+def test_only_what_nobody_was_sure_of_is_written_again_and_only_once(disk: FaultyDisk) -> None:
+    journal = reopen(disk)
+    journal.append(numbered(1, 30))
+    assert journal.sync()
+    journal.append(numbered(31, 32))
+    for _ in range(4):
+        reopen(disk)
+    copies = [sum(payload in disk.content(path) for path in segments(disk)) for payload in numbered(1, 32)]
+    assert copies == [1] * 30 + [2] * 2
+    assert verify_journal(ROOT, disk=disk) == []
+    assert records(disk) == numbered(1, 32)
+
+
+def test_after_a_driver_that_left_in_order_nothing_is_written_again(disk: FaultyDisk) -> None:
+    journal = reopen(disk)
+    journal.append(numbered(1, 30))
+    journal.close()
+    reopen(disk)
+    old, new = segments(disk)
+    assert len(disk.content(new)) < len(disk.content(old)) / 3
+    assert verify_journal(ROOT, disk=disk) == []
+
+
+def test_a_hint_of_the_dead_driver_that_is_lost_or_damaged_costs_a_copy_and_nothing_else(disk: FaultyDisk) -> None:
+    for damage in (lambda data: b"", lambda data: data[:20], lambda data: data[:-3] + b"xxx", lambda data: data + b"x"):
+        journal = reopen(disk)
+        journal.append(numbered(journal.written_seq + 1, journal.written_seq + 5))
+        journal.sync()
+        last = journal.written_seq
+        path = f"{ROOT}/.holdfast/epochs/{journal.claim.epoch:08d}.synced"
+        disk.notes[path] = damage(disk.notes[path])
+        reopen(disk)
+        disk.power_cut()
+        assert records(disk) == numbered(1, last)
+
+
+def test_a_new_segment_has_a_durable_name_before_anything_in_it_is_acknowledged(
+    disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(segment_writer, "SEGMENT_BYTES", 100)
+    journal = reopen(disk, durability="sync")
+    for n in range(1, 20):
+        disk.steps.clear()
+        if n % 5 == 0:
+            disk.fail("sync_dir", EIO)
+        journal.append(numbered(n, n))
+        steps = disk.steps
+        for made in [k for k, step in enumerate(steps) if step == "created"]:
+            assert "write" not in steps[made : steps.index("sync_dir", made)]
+        acknowledged = journal.accepted_seq
+        if journal.blocked is None:
+            assert acknowledged == n
+        survivors = copy.deepcopy(disk)
+        survivors.power_cut()
+        assert len(records(survivors)) >= acknowledged
 
 
 @pytest.mark.parametrize("step", ["create", "created", "sync_dir", "open"])

@@ -10,8 +10,8 @@ from journal_tools import ROOT, numbered, records, reopen, segments
 
 from holdfast.errors import FencedError, JournalDamagedError, NewerFormatError
 from holdfast.journal import read_journal, repair_journal, segment_writer, verify_journal
-from holdfast.journal.frames import encode_header
-from holdfast.journal.reader import START
+from holdfast.journal.frames import encode_frames, encode_header
+from holdfast.journal.reader import START, Position, holds_position
 from holdfast.journal.segments import journal_dir
 
 
@@ -334,3 +334,31 @@ def test_a_reader_that_saw_void_records_is_told_to_start_again(disk: FaultyDisk)
     zombie._writer.drain()
     with pytest.raises(FencedError, match="from the start"):
         read_journal(ROOT, after=zombie.position, disk=disk)
+
+
+def test_a_reader_goes_on_where_what_it_has_read_was_written_again(disk: FaultyDisk) -> None:
+    """The next driver does not trust what nobody had synced: it seals before the reader's place and copies the rest."""
+    first = reopen(disk)
+    first.append(numbered(1, 8))
+    contents = read_journal(ROOT, disk=disk)
+    assert len(list(contents)) == 8
+    position = contents.position
+    for last in (9, 10, 11):
+        journal = reopen(disk)
+        journal.append(numbered(last, last))
+    assert holds_position(ROOT, position, disk=disk)
+    found = list(read_journal(ROOT, after=position, disk=disk))
+    assert found == list(enumerate(numbered(9, 11), 9))
+
+
+def test_a_reader_of_which_a_copy_does_not_hold_what_it_has_read_is_told_to_start_again(disk: FaultyDisk) -> None:
+    first = reopen(disk)
+    first.append(numbered(1, 8))
+    second = reopen(disk)
+    second.append(numbered(9, 9))
+    # What the driver that was taken over still writes into its own segment is void, even if it looks like the copy.
+    void = encode_frames(9, [numbered(9, 9)[0].replace(b"record", b"retold")])
+    disk.content(segments(disk)[0]).extend(void)
+    size = len(disk.content(segments(disk)[0]))
+    with pytest.raises(FencedError, match="Read the journal again"):
+        read_journal(ROOT, after=Position(segments(disk)[0].rpartition("/")[2], size, 10), disk=disk)

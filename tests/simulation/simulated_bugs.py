@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, NamedTuple
 
+import msgspec
 import pytest
 
 from holdfast.controller import loop, opening
@@ -20,6 +21,7 @@ from holdfast.core.retention import Retention
 from holdfast.core.state import Status, Stored
 from holdfast.core.turn import Turn
 from holdfast.journal.log import Journal
+from holdfast.journal.segment_writer import SegmentWriter
 from holdfast.testing import driver as sim_driver
 from holdfast.testing.chaos import Moment
 from holdfast.testing.scenario import FaultBudget
@@ -91,7 +93,7 @@ def acting_before_journaling(patch: Patch) -> None:
         decide.decide_all(turn, observations)
         self._dispatch(turn.commands)
         self._write(turn.events)
-        self._open_gate()
+        self._open_gates()
 
     patch.setattr(loop.Controller, "turn", turn)
 
@@ -215,6 +217,17 @@ def a_sync_that_only_pretends(patch: Patch) -> None:
     patch.setattr(Journal, "sync", sync)
 
 
+def trusting_what_a_dead_driver_may_not_have_synced(patch: Patch) -> None:
+    """A sync of the dead driver's segment that succeeds is believed, although that driver's own may have failed."""
+    known = SegmentWriter._known_durable
+
+    def believed(self: Any, head: Any, found: Any) -> Any:
+        size = head.header.carried + found.offset
+        return known(self, head._replace(header=msgspec.structs.replace(head.header, carried=size)), found)
+
+    patch.setattr(SegmentWriter, "_known_durable", believed)
+
+
 def counting_preemption(patch: Patch) -> None:
     """A machine that is taken away counts as a failure of the trial."""
     patch.setattr(ev.Cause, "COUNTED", ev.Cause.COUNTED | {ev.Cause.PREEMPTED})
@@ -297,6 +310,14 @@ PLANTED: dict[str, Bug | RareBug] = {
             lambda seed: [(None, Moment(seed % 20, "write"))],
         ),
         Bug(a_sync_that_only_pretends, ("I1", "I3", "I4", "I9"), 20),
+        RareBug(
+            trusting_what_a_dead_driver_may_not_have_synced,
+            ("I4",),
+            60,
+            {"failed_syncs": 1, "power_cuts": 4},
+            {"step_s": 0.2, "steps": (9,), "samples": 4},
+            lambda seed: [(Moment(2, "create"), None), (Moment(20 + seed), None)],
+        ),
         Bug(counting_preemption, ("I8",), 50),
         Bug(one_failure_too_many, ("I8",), 50),
         Bug(a_stop_rule_that_forgets, ("I5",), 200),

@@ -5,6 +5,7 @@ from holdfast.journal.log import Durability, Journal
 from holdfast.journal.reader import JournalContents, Position, TornTail, read_journal
 from holdfast.journal.repair import Finding, RepairReport, repair_journal, verify_journal
 from holdfast.journal.snapshot import Snapshot, SnapshotStore
+from holdfast.journal.synced import oldest_volatile
 
 __all__ = [
     "Claim",
@@ -22,6 +23,7 @@ __all__ = [
     "claim_epoch",
     "holder",
     "is_fenced",
+    "oldest_volatile",
     "read_journal",
     "release",
     "repair_journal",

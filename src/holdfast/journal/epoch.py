@@ -13,6 +13,7 @@ use a clock for safety: time only decides how politely an accidental second star
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 import time
@@ -32,6 +33,7 @@ SILENCE_S = 60.0
 """After this long without a heartbeat a holder on another machine counts as dead."""
 
 _MAX_TRIES = 16
+_DENIED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _NAME = re.compile(r"\d{8}")
 
 
@@ -91,6 +93,13 @@ def claim_epoch(root: str | os.PathLike[str], *, takeover: bool = False, disk: D
         The claim survives a power cut when this returns.
     """
     root = os.path.abspath(root)
+    try:
+        return _claim(root, takeover, disk)
+    except OSError as error:
+        raise _unclaimable(root, error) from error
+
+
+def _claim(root: str, takeover: bool, disk: Disk) -> Claim:
     beaten = False
     for _ in range(_MAX_TRIES):
         current = holder(root, disk=disk)
@@ -110,16 +119,30 @@ def claim_epoch(root: str | os.PathLike[str], *, takeover: bool = False, disk: D
 
 
 def _create(root: str, claim: Claim, disk: Disk) -> bool:
+    made = disk.create_exclusive(_path(root, claim.epoch), msgspec.json.encode(claim) + b"\n")
     try:
-        made = disk.create_exclusive(_path(root, claim.epoch), msgspec.json.encode(claim) + b"\n")
         disk.sync_dir(_directory(root))
-    except OSError as error:
-        kind = StorageFullError if is_full(error) else StorageError
-        raise kind(
-            f"The experiment {root} cannot be opened for writing: {error}. Everything recorded is safe. Free space or "
-            f"repair the disk, then restore it; to look at it, `holdfast status {root}` is enough."
-        ) from error
+    except OSError:
+        if made:  # or this process, which goes on, would be taken for the holder
+            release(root, claim, disk=disk)
+        raise
     return made
+
+
+def _unclaimable(root: str, error: OSError) -> StorageError:
+    if is_full(error):
+        remedy = "Free some space there, or raise the quota"
+    elif error.errno in _DENIED:
+        remedy = "Make it writable for this user: mount it for writing, or change its owner or permissions"
+    else:
+        remedy = "Check that the storage is mounted, reachable and healthy"
+    kind = StorageFullError if is_full(error) else StorageError
+    trouble = kind(
+        f"The experiment {root} cannot be opened for writing: {error}. Everything recorded is safe. "
+        f"{remedy}; then restore it. To look at it, `holdfast status {root}` is enough."
+    )
+    trouble.errno = error.errno
+    return trouble
 
 
 def holder(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> Holder | None:
@@ -139,6 +162,11 @@ def holder(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> Holder | 
     return Holder(claim, not released and _is_alive(claim, age_s), released, max(0.0, age_s))
 
 
+def released_mark(claim: Claim) -> str:
+    """The file, relative to ``.holdfast``, that says that a driver has let go."""
+    return f"epochs/{claim.epoch:08d}.released"
+
+
 def release(root: str | os.PathLike[str], claim: Claim, *, disk: Disk = REAL_DISK) -> None:
     """Let go of the experiment, so that the next driver need not find out whether this process is alive.
 
@@ -148,6 +176,16 @@ def release(root: str | os.PathLike[str], claim: Claim, *, disk: Disk = REAL_DIS
     # Without the mark the next driver looks at the process instead: a full disk must not make a finished run an error.
     with contextlib.suppress(OSError):
         disk.create_exclusive(_path(os.path.abspath(root), claim.epoch) + ".released", b"")
+
+
+def withdraw(root: str | os.PathLike[str], claim: Claim, *, disk: Disk = REAL_DISK) -> None:
+    """Let go of a claim that came to nothing, unless its file is somebody else's by now."""
+    try:
+        ours = disk.read(_path(os.path.abspath(root), claim.epoch)) == msgspec.json.encode(claim) + b"\n"
+    except OSError:
+        return
+    if ours:
+        release(root, claim, disk=disk)
 
 
 def is_fenced(root: str | os.PathLike[str], claim: Claim, *, disk: Disk = REAL_DISK) -> bool:

@@ -21,6 +21,7 @@ from typing import Literal
 
 from holdfast.errors import InternalError, InvalidInputError, OwnershipError, StorageError, StorageFullError
 from holdfast.journal import epoch as epochs
+from holdfast.journal import synced
 from holdfast.journal.epoch import HEARTBEAT_S, Claim
 from holdfast.journal.reader import Position, TornTail
 from holdfast.journal.segment_writer import SegmentWriter
@@ -108,6 +109,7 @@ class Journal:
                 raise epochs.fenced_error(journal._root, claim, disk=disk) from error
             raise _storage_error(error, f"The journal of {journal._root} cannot be opened for writing") from error
         journal._told = journal.synced_seq
+        journal._publish()
         if threaded:
             thread = threading.Thread(target=journal._sync_loop, name="holdfast-journal", daemon=True)
             journal._thread = thread
@@ -122,6 +124,11 @@ class Journal:
     @property
     def synced_seq(self) -> int:
         """Last record that is durable: it survives a power cut."""
+        return self._writer.synced_seq
+
+    @property
+    def durable_seq(self) -> int:
+        """Last record that is durable where the experiment lives: here."""
         return self._writer.synced_seq
 
     @property
@@ -344,6 +351,13 @@ class Journal:
             self._told = self.synced_seq
             if self.on_synced is not None:
                 self.on_synced(self._told)
+            self._publish()
+
+    def _publish(self) -> None:
+        with self._lock:
+            position = self._writer.durable_position
+        if position.next_seq == self.synced_seq + 1:  # not while the name of a new segment may still be lost
+            synced.publish(self._root, self.claim, position, self._disk)
 
     def _beat(self) -> None:
         try:

@@ -125,20 +125,20 @@ def read_journal(
     except BrokenChain as broken:
         raise chain_damage(root, disk, broken) from None
     if after.segment:
-        _check_position(root, after, links)
+        after, links = _find_position(root, disk, after, links)
     return JournalContents(root, disk, after, links, stumps)
 
 
 def holds_position(root: str | os.PathLike[str], position: Position, *, disk: Disk = REAL_DISK) -> bool:
     """Tell whether the history reaches as far as ``position``."""
     try:
-        read_journal(root, after=position, disk=disk)
+        found = read_journal(root, after=position, disk=disk).position
     except (FencedError, JournalDamagedError):
         return False
-    if not position.segment:
+    if not found.segment:
         return True
-    path = segment_path(os.path.abspath(root), position.segment)
-    return bool(disk.read(path, position.offset - 1, 1))
+    path = segment_path(os.path.abspath(root), found.segment)
+    return bool(disk.read(path, found.offset - 1, 1))
 
 
 def read_link(root: str, disk: Disk, links: list[Link], start: int, seq: int) -> LinkContents:
@@ -229,11 +229,23 @@ def _error(root: str, place: tuple[str, int, int], readable: int, what: str) -> 
     )
 
 
-def _check_position(root: str, after: Position, links: list[Link]) -> None:
-    first = links[0] if links else None
-    if first is not None and first.name.file == after.segment:
-        if first.seal is None or after.offset <= first.seal.length:
-            return
+def _find_position(root: str, disk: Disk, after: Position, links: list[Link]) -> tuple[Position, list[Link]]:
+    """Return where the reader goes on, and the segments from there.
+
+    A driver that did not trust the end of a segment has sealed it before the reader's place and begun the next one with
+    a copy of what follows. If that is what the reader has read, it goes on in the copy.
+    """
+    found = after
+    while links and links[0].name.file == found.segment:
+        first = links[0]
+        if first.seal is None or found.offset <= first.seal.length:
+            return found, links
+        start, size = first.seal.length, found.offset - first.seal.length
+        links = links[1:]
+        read = disk.read(segment_path(root, first.name.file), start, size)
+        if len(read) != size or read != disk.read(segment_path(root, links[0].name.file), links[0].body, size):
+            break
+        found = Position(links[0].name.file, links[0].body + size, found.next_seq)
     raise FencedError(
         f"The place in the journal of {root} where this reader stopped (record {after.next_seq}, segment "
         f"{after.segment}) is not part of the history any more: a newer driver took over and sealed the journal "

@@ -120,8 +120,8 @@ def verify_journal(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> l
     for stump in stumps:
         text = f"{stump.size} bytes of a segment whose making was cut short; it held no record"
         findings.append(_finding("note", stump.name, 0, stump.name.first_seq, text))
-    for link in links:
-        findings += _verify_link(root, disk, link)
+    for link, successor in zip(links, [*links[1:], None], strict=False):
+        findings += _verify_link(root, disk, link, successor)
     known = {link.name for link in links} | {stump.name for stump in stumps} | {broken}
     for name in list_segments(root, disk):
         if name not in known and broken is None:
@@ -173,15 +173,18 @@ def _finding(level: Literal["damage", "note"], name: SegmentName, offset: int, s
     return Finding(level, relative_path(name.file), offset, seq, text)
 
 
-def _verify_link(root: str, disk: Disk, link: Link) -> list[Finding]:
+def _verify_link(root: str, disk: Disk, link: Link, successor: Link | None) -> list[Finding]:
     buffer = disk.read(segment_path(root, link.name.file))
     if link.seal is None:
         return _verify_bytes(link.name, buffer, link.body, None)
     end = link.seal.length
     findings = _verify_bytes(link.name, buffer[:end], link.body, link.end_seq)
-    if len(buffer) > end:
-        text = f"{len(buffer) - end} bytes behind the seal are void"
-        findings.append(_finding("note", link.name, end, link.end_seq or 0, text))
+    # What the next segment begins with was copied from here, because nobody knew whether it was durable here.
+    copied = min(len(buffer), end + successor.header.carried) if successor else end
+    void = len(buffer) - max(end, scan(buffer, link.end_seq or 0, end, copied).offset)
+    if void > 0:
+        text = f"{void} bytes behind the seal are void"
+        findings.append(_finding("note", link.name, len(buffer) - void, link.end_seq or 0, text))
     return findings
 
 

@@ -3,7 +3,8 @@
 Owns which bytes are written and which of those are durable. Knows neither threads nor time: `Journal` calls it
 under its lock. Must never change a byte that was written, and must never trust a file after an error other than
 "full": a failed fsync may have dropped the data and answer the next call with success, so what is not yet
-durable is written once more, into a new segment that seals the old one before it.
+durable is written once more, into a new segment that seals the old one before it. The same holds for what a dead
+driver has left: it may have died of just such an error.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from typing import NamedTuple
 
 from holdfast.errors import StorageFullError
 from holdfast.journal.epoch import Claim, fenced_error
-from holdfast.journal.frames import encode_frames, last_crc
+from holdfast.journal.frames import FRAME_OVERHEAD, Scan, encode_frames, last_crc
 from holdfast.journal.reader import Position, TornTail, chain_damage, read_link
 from holdfast.journal.segments import (
     BrokenChain,
@@ -28,6 +29,7 @@ from holdfast.journal.segments import (
     read_head,
     segment_path,
 )
+from holdfast.journal.synced import published
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import TEMP_PREFIX, AppendFile, Disk, is_full
 
@@ -121,9 +123,19 @@ class SegmentWriter:
             raise damage
         self.torn = torn or self.torn
         self.written_seq = found.next_seq - 1
+        sure = self._known_durable(head, found) if self._sync_old(head) else None
+        if sure is None:
+            self._start(head.name.first_seq, head.header.prev, encode_frames(head.name.first_seq, found.payloads))
+            return
+        carry = encode_frames(sure.seq + 1, found.payloads[sure.seq + 1 - head.name.first_seq :])
+        self._start(sure.seq + 1, sure.seal, carry)
+
+    def _sync_old(self, head: Link) -> bool:
+        """Sync the dead driver's segment: its last writes, or a copied root, may be in the page cache alone.
+
+        A seal behind bytes that a power cut then takes away would turn them into damage.
+        """
         try:
-            # The dead driver's last writes may be in the page cache alone. A seal behind bytes that a power
-            # cut then takes away would turn them into damage.
             file = self._disk.open_append(segment_path(self._root, head.name.file))
             try:
                 file.sync()
@@ -131,11 +143,27 @@ class SegmentWriter:
                 file.close()
         except OSError as error:
             _log.warning("fsync of %s failed (%s): its records are copied", head.name.file, error)
-            carry = encode_frames(head.name.first_seq, found.payloads)
-            self._start(head.name.first_seq, head.header.prev, carry)
-            return
-        crc = head.header_crc if found.crc is None else found.crc
-        self._start(found.next_seq, Seal(head.name.file, head.body + found.offset, crc))
+            return False
+        return True
+
+    def _known_durable(self, head: Link, found: Scan) -> _Mark:
+        """Up to where the dead driver itself knew its segment to be durable.
+
+        That our own sync has succeeded proves nothing: if the dead driver's sync had failed before, the kernel may have
+        marked the pages as written, and says so to us. What that driver was sure of is what it made the segment with,
+        and what it said it had synced. Each record is carried once at most, because whoever carries it is sure of it.
+        """
+        said = published(self._root, head.name.epoch, self._disk)
+        sure = said.next_seq if said is not None and said.segment == head.name.file else 0
+        first = seq = head.name.first_seq
+        length = head.body
+        for payload in found.payloads:
+            end = length + FRAME_OVERHEAD + len(payload)
+            if seq >= sure and end > head.body + head.header.carried:
+                break
+            seq, length = seq + 1, end
+        crc = head.header_crc if seq == first else last_crc(encode_frames(seq - 1, [found.payloads[seq - 1 - first]]))
+        return _Mark(seq - 1, Seal(head.name.file, length, crc))
 
     def _sweep(self) -> None:
         """Remove temporary files: only the holder of the newest epoch gets here, so they belong to nobody."""
@@ -155,6 +183,11 @@ class SegmentWriter:
     def position(self) -> Position:
         """The place behind `written_seq`."""
         return Position(self._safe.seal.segment, self._offset, self.written_seq + 1)
+
+    @property
+    def durable_position(self) -> Position:
+        """The place behind the last record that is known to be durable."""
+        return Position(self._safe.seal.segment, self._safe.seal.length, self._safe.seq + 1)
 
     @property
     def dirty(self) -> bool:

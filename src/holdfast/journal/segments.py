@@ -65,13 +65,24 @@ class Seal(msgspec.Struct, frozen=True):
 
 
 class SegmentHeader(msgspec.Struct, frozen=True):
-    """The text of a segment's first frame."""
+    """The text of a segment's first frame.
+
+    Attributes:
+        format: Of the whole segment.
+        epoch: Of the driver that made it.
+        writer: That driver's claim.
+        first_seq: Number of its first record.
+        prev: Seal of the segment before it; None for the first.
+        carried: Bytes of records that it was made with. They were synced before it got its name, so whoever sees it
+            may rely on them, whatever has become of later syncs.
+    """
 
     format: int
     epoch: int
     writer: str
     first_seq: int
     prev: Seal | None
+    carried: int = 0
 
 
 class Link(NamedTuple):
@@ -177,7 +188,7 @@ def create_segment(
     Durability:
         Header and ``carry`` survive a power cut once `Disk.sync_dir` of the journal directory has returned.
     """
-    header = SegmentHeader(FORMAT, claim.epoch, claim.writer, first_seq, prev)
+    header = SegmentHeader(FORMAT, claim.epoch, claim.writer, first_seq, prev, len(carry))
     frame = encode_header(msgspec.json.encode(header) + b"\n")
     decoded = decode_header(frame)
     assert decoded is not None

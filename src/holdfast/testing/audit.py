@@ -58,6 +58,7 @@ class Audit:
         self._statuses: list[str] = []
         self._requeued: dict[int, str] = {}
         self._complaints: set[tuple[int, int]] = set()  # callbacks that failed, as far as the journal knows
+        self._noted: set[int] = set()  # trials that have to begin again, as was said
         self._configs = _configs(scenario)
 
     def read(self, history: Iterable[Entry]) -> Audit:
@@ -159,9 +160,6 @@ class Audit:
         if untold:
             raise Violation("I9", f"{event}, and nobody knows that callbacks failed for {untold}")
 
-    def ignored(self, _: ev.AnyEvent) -> None:
-        pass
-
     # --- trials
 
     def created(self, event: ev.TrialCreated) -> None:
@@ -188,8 +186,8 @@ class Audit:
             raise Violation("I2", f"trial {trial.n} starts from a checkpoint of trial {event.source[0]}")
         if index != (None if newest is None else newest.index):
             raise Violation("I2", f"trial {trial.n} starts from {index}, its newest good checkpoint is {newest}")
-        if newest is None and any(k.stored == "bad" and k.index >= trial.floor for k in trial.kept.values()):
-            raise Violation("I2", f"trial {trial.n} starts from scratch after its checkpoints were damaged")
+        if newest is None:
+            self._check_from_scratch(trial)
         if any(k.stored == "staged" for k in trial.kept.values()):
             raise Violation("I2", f"trial {trial.n} starts before its last checkpoint was committed")
         if event.rows != (0 if newest is None else newest.rows):
@@ -199,6 +197,20 @@ class Audit:
         del trial.rows[event.rows :]
         trial.told_before = 0
         trial.time_total = 0.0 if newest is None else newest.time_total
+
+    def _check_from_scratch(self, trial: Account) -> None:
+        """Progress that was once committed is never given up; what never was may be, and a note says so."""
+        lost = [k for k in trial.kept.values() if k.stored == "bad" and k.index >= trial.floor]
+        if any(k.digest for k in lost):
+            raise Violation("I2", f"trial {trial.n} starts from scratch after its checkpoints were damaged")
+        if any(k.index not in trial.given_up for k in lost) and trial.n not in self._noted:
+            raise Violation("I2", f"trial {trial.n} starts from scratch, and nobody says that {lost} were lost")
+        trial.given_up.update(k.index for k in lost)
+        self._noted.discard(trial.n)
+
+    def noted(self, event: ev.Noted) -> None:
+        if "from the beginning" in event.text:
+            self._noted.add(event.n)
 
     def _check_not_overdue(self, event: ev.TrialStarted) -> None:
         """Nothing starts once the experiment's own rules have ended it."""
@@ -318,7 +330,7 @@ class Audit:
         trial = self.trials[event.n]
         if event.cause == Cause.DAMAGED:
             bad = [k for k in trial.kept.values() if k.stored == "bad" and k.index >= trial.floor]
-            if trial.usable() or not bad:
+            if trial.usable() or not any(k.digest for k in bad):
                 raise Violation("I2", f"trial {trial.n} is given up as damaged with {trial.usable()} left")
         elif event.cause == Cause.CALLBACK:
             if trial.status != "TERMINATED" or (self._epoch, trial.n) not in self.ledger.failed_callbacks:
@@ -461,6 +473,6 @@ _CHECKS: dict[type, Callable[[Audit, Any], None]] = {
     ev.BudgetRenewed: Audit.budget_renewed,
     ev.SearchEnded: Audit.search_ended,
     ev.SearchReopened: Audit.search_reopened,
-    ev.Noted: Audit.ignored,
+    ev.Noted: Audit.noted,
     ev.DriverStopped: Audit.stopped,
 }

@@ -43,6 +43,8 @@ def durable_fields(state: State) -> dict[str, Any]:
         "holds": state.holds,
         "overall": state.overall,
         "workers": state.workers,
+        "unseen": state.unseen,
+        "seen_by": state.seen_by,
         "uniform": state.uniform,
         "search_ended": state.search_ended,
         "stopping": state.stopping,

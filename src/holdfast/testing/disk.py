@@ -2,8 +2,7 @@
 
 Keeps for every file what processes see and what a power cut would leave. A name is durable after ``sync_dir``, content
 after a sync that succeeded. After a sync that failed, what it should have covered is seen as before but never becomes
-durable, whatever later syncs through the same open file answer: that is what kernels do. Opening the file anew makes it
-dirty again, which is kinder than some kernels are.
+durable, whatever later syncs answer, to this process or to the next: that is what kernels do.
 
 Owns the bytes. Must never decide when something fails: that is what each process's ``DiskHook`` is asked.
 """
@@ -60,11 +59,6 @@ class _File:
         self.lost.append((self.clean, len(self.seen)))
         self.clean = len(self.seen)
 
-    def reopen(self) -> None:
-        if self.lost:
-            self.clean = min(start for start, _ in self.lost)
-            self.lost.clear()
-
     def _surviving(self, length: int) -> bytes:
         content = self.seen[:length]
         for start, end in self.lost:
@@ -90,6 +84,7 @@ class MemoryDisk:
     def __init__(self, now: Callable[[], float] = lambda: 0.0) -> None:
         self.now = now
         self.files: dict[str, _File] = {}
+        self.notes: dict[str, bytes] = {}  # overwritten in place and never synced: no power cut leaves any
         self._removed: dict[str, _File] = {}  # names whose removal is not durable
 
     def power_cut(self, keep: Callable[[int], int]) -> None:
@@ -98,6 +93,7 @@ class MemoryDisk:
         Args:
             keep: Is told a number of bytes (or 1 for a name) that nobody synced, and says how many survive anyway.
         """
+        self.notes.clear()
         for path, removed in self._removed.items():
             if path not in self.files and keep(1):
                 self.files[path] = removed
@@ -187,12 +183,10 @@ class DiskView:
 
     def open_append(self, path: str) -> _Handle:
         self._hook.step("open")
-        file = self._disk.file(path)
-        file.reopen()
-        return _Handle(self._hook, file)
+        return _Handle(self._hook, self._disk.file(path))
 
     def read(self, path: str, offset: int = 0, size: int = -1) -> bytes:
-        data = self._disk.file(path).seen
+        data = self._disk.notes.get(path) or self._disk.file(path).seen
         return bytes(data[offset:] if size < 0 else data[offset : offset + size])
 
     def list(self, path: str) -> list[str]:
@@ -217,6 +211,9 @@ class DiskView:
         file = self._disk.put(path, data, self._disk.files.get(path))
         self._hook.step("replaced")
         file.name_durable, file.older = True, None
+
+    def overwrite(self, path: str, data: bytes) -> None:
+        self._disk.notes[path] = data
 
     def remove(self, path: str) -> None:
         self._hook.step("remove")

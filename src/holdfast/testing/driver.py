@@ -203,8 +203,9 @@ class SimDriver:
             self.process.step("sweep")
             trial = state.trials[n]
             keep = {record.sealed for record in trial.checkpoints if (n, record.index) in state.staged}
-            self.world.store.sweep(f"{ROOT}/t{n}", keep, trial.attempt)
             state.session.untidy.discard(n)
+            if self.world.store.sweep(f"{ROOT}/t{n}", keep, trial.attempt):
+                state.session.untidy.add(n)
 
     def _policies(self) -> Policies:
         scenario = self.world.scenario
@@ -217,6 +218,7 @@ class SimDriver:
             lookahead=scenario.lookahead,
             free_load_failures=scenario.free_load_failures,
             unwind_grace_s=UNWIND_GRACE_S,
+            roots=(ROOT,),
         )
         scheduler = PausingScheduler(scenario.pause_at) if scenario.pause_at else FIFOScheduler()
         return Policies(rules, scheduler, self._stop, self._results)

@@ -24,7 +24,7 @@ Fault budget, the most that can happen in one story (``FaultBudget``); a story g
     repeated_messages     a copy arrives up to 40 s later, also after the attempt's end and the next one's start
     lost_replies          the worker never gets the reply and sends its report again
     failed_writes         EIO after a part of the bytes
-    failed_syncs          fsync fails; what it should have covered never becomes durable
+    failed_syncs          fsync fails; what it should have covered never becomes durable, whatever later fsyncs claim
     full_disks            ENOSPC after a part of the bytes, for up to 90 s
     store_troubles        commits, verifications and deletions fail for up to 20 s
     slow_stores           each of their steps takes 3 s, for up to 30 s
@@ -38,8 +38,7 @@ Fault budget, the most that can happen in one story (``FaultBudget``); a story g
     slow_searches         a configuration takes seconds to come
     failed_callbacks      a user's callback raises when a trial has finished
 
-Not simulated: pages of one file that reach the disk out of order; a failed fsync whose driver dies before it can write
-the records again, after which the next driver's fsync of the same file claims success; several machines; object stores.
+Not simulated: pages of one file that reach the disk out of order; several machines; object stores.
 """
 
 from __future__ import annotations

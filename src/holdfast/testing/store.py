@@ -81,11 +81,18 @@ class MemoryStore:
         found = self.checkpoints.get(path)
         return found.weights if found is not None and found.manifest and found.intact else None
 
-    def sweep(self, home: str, keep: set[str], up_to: int) -> None:
-        """As ``checkpoints.commit.sweep``: stages of attempts up to this one, which nobody has to commit."""
-        for place, stage in list(self.stages.items()):
-            if place[0] == home and place[1] not in keep and stage.attempt <= up_to:
+    def sweep(self, home: str, keep: set[str], up_to: int) -> bool:
+        """As ``checkpoints.commit.sweep``: stages of attempts up to this one, which nobody has to commit.
+
+        Returns:
+            Whether stages of later attempts were spared.
+        """
+        found = [place for place in self.stages if place[0] == home and place[1] not in keep]
+        spared = [place for place in found if self.stages[place].attempt > up_to]
+        for place in found:
+            if place not in spared:
                 del self.stages[place]
+        return bool(spared)
 
     def rot(self, path: str) -> None:
         """Flip a bit of a checkpoint."""
@@ -220,6 +227,9 @@ class StoreWorkers:
         queue.append(job)
         if len(queue) == 1:
             self._begin(job)
+
+    def withdraw(self, job: jobs.Job) -> bool:
+        return False  # every job begins when it is submitted
 
     def drain(self) -> list[jobs.Outcome]:
         outcomes, self._outcomes = self._outcomes, []

@@ -1,0 +1,108 @@
+"""Who writes an experiment in a store, and what that store has of it.
+
+Owns the look at a store before anything is downloaded or claimed. Must never be needed for safety: what it says of a
+driver's life only decides how politely a second start is refused. Safety is the create-only claim in `hydrate`.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import NamedTuple
+
+from holdfast.errors import ObjectMissingError, StoreDeniedError, StoreUnreachableError
+from holdfast.journal import epoch as epochs
+from holdfast.journal import parts
+from holdfast.journal.epoch import Holder
+from holdfast.journal.parts import PartHeader, Span
+from holdfast.journal.ship_note import FILE as NOTE
+from holdfast.storage.probe import PROBE_PREFIX
+from holdfast.storage.store import Stat, Store
+
+CLOCK = ".holdfast/clock/"
+"""Where objects are made only to learn the store's time."""
+
+MAX_TRIES = 16
+
+_NOT_PLAIN = (*parts.PLACES, parts.PREFIX, PROBE_PREFIX, CLOCK)
+
+
+class Listing(NamedTuple):
+    """What the store lists."""
+
+    spans: list[Span]
+    base: list[Stat]  # plain files of the journal and the epochs
+    plain: list[Stat]  # other private files
+    modified: dict[Span, float]
+
+
+def remote_claim(store: Store, root: str | os.PathLike[str] | None = None) -> Holder | None:
+    """Return who writes the experiment in a store, or None if nobody has shipped anything there.
+
+    Like `epoch.holder`, but ``age_s`` is the age of the newest part, by the store's clock.
+
+    Args:
+        store: The experiment's address.
+        root: The mirror, if there may be one: a driver that has let go of it could not always tell the store.
+    """
+    for _ in range(MAX_TRIES):
+        remote = look(store, parts.PREFIX)
+        if not remote.spans:
+            return None
+        newest = max(remote.spans, key=lambda span: (span.last, span.first))
+        try:
+            part = parts.decode_parts(store.get(newest.key), newest.key)[-1]
+        except ObjectMissingError:
+            continue  # it was merged meanwhile
+        found = judge(store, part.header, remote.modified[newest])
+        here = epochs.holder(root) if root is not None and found.alive else None
+        if here is not None and here.released and here.claim == found.claim:
+            found = found._replace(alive=False, released=True)
+        return found
+    raise StoreUnreachableError(f"The newest part in {store.url} vanishes whenever it is read. Try again.")
+
+
+def refuse_live(store: Store, holder: Holder | None) -> None:
+    """Refuse to go on if somebody else writes the experiment.
+
+    Raises:
+        ExperimentLockedError: A live driver holds it.
+    """
+    if holder is not None and holder.alive:
+        raise epochs._locked(store.url, holder)
+
+
+def judge(store: Store, header: PartHeader, modified: float, *, ask: bool = True) -> Holder:
+    needs_age = ask and not header.released and header.by.machine != epochs._machine()
+    age_s = max(0.0, (_store_time(store) if needs_age else time.time()) - modified)
+    return Holder(header.by, not header.released and epochs._is_alive(header.by, age_s), header.released, age_s)
+
+
+def _store_time(store: Store) -> float:
+    key = f"{CLOCK}{os.urandom(8).hex()}"
+    try:
+        store.put(key, b"")
+        stat = store.stat(key)
+        store.delete([key])
+    except StoreDeniedError:  # somebody who may only look; this machine's clock will do
+        stat = None
+    return time.time() if stat is None else stat.modified
+
+
+def look(store: Store, prefix: str) -> Listing:
+    remote = Listing([], [], [], {})
+    for stat in store.list(prefix):
+        span = parts.parse_key(stat.key)
+        if span is not None:
+            remote.spans.append(span)
+            remote.modified[span] = stat.modified
+        elif parts.is_shipped(stat.key):
+            remote.base.append(stat)
+        elif not stat.key.startswith(_NOT_PLAIN) and stat.key != NOTE and _is_inside(stat.key):
+            remote.plain.append(stat)
+    return remote
+
+
+def _is_inside(key: str) -> bool:
+    """Whoever can write to the store must not be able to write elsewhere on the machines that read it."""
+    return all(name not in ("", ".", "..") for name in key.split("/"))

@@ -1,0 +1,59 @@
+"""How far a driver knows its journal to be durable, said where others can read it.
+
+A driver that is alive writes ``.holdfast/epochs/<epoch>.synced`` after each sync. So a reader can tell how much a power
+cut would take now, and the next driver what it may rely on (see `SegmentWriter`). The file is neither durable nor
+replaced atomically, because it costs a sync thread's time after every sync: after a crash it may be missing, old or
+half new. An old one is still true, since what was durable stays so; any other betrays itself by its checksum.
+
+Owns this file. Must never be needed.
+"""
+
+from __future__ import annotations
+
+import os
+
+import msgspec
+
+from holdfast.errors import FencedError, JournalDamagedError
+from holdfast.journal.epoch import Claim, holder
+from holdfast.journal.frames import decode_header, encode_header
+from holdfast.journal.reader import Position, read_journal
+from holdfast.storage.local import REAL_DISK, Disk
+
+
+def publish(root: str, claim: Claim, position: Position, disk: Disk) -> None:
+    """Say that every record before ``position`` is durable. If the disk refuses, nobody is told."""
+    try:
+        disk.overwrite(_path(root, claim.epoch), encode_header(msgspec.json.encode(position) + b"\n"))
+    except OSError:
+        pass
+
+
+def published(root: str, epoch: int, disk: Disk) -> Position | None:
+    """Return what the driver of ``epoch`` said last, or None if it cannot be read."""
+    try:
+        frame = decode_header(disk.read(_path(root, epoch)))
+        return None if frame is None else msgspec.json.decode(frame.payload, type=Position)
+    except (OSError, msgspec.DecodeError):
+        return None
+
+
+def oldest_volatile(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> bytes | None:
+    """Return the oldest record that a power cut could take away now, by what the live driver says of its syncs.
+
+    Costs what was written since the last sync, not what was written before. None if there is no such record, or if
+    nobody is alive to say.
+    """
+    root = os.path.abspath(root)
+    owner = holder(root, disk=disk)
+    position = published(root, owner.claim.epoch, disk) if owner is not None and owner.alive else None
+    if position is None:
+        return None
+    try:
+        return next((payload for _, payload in read_journal(root, after=position, disk=disk)), None)
+    except (FencedError, JournalDamagedError, FileNotFoundError):  # the driver went on elsewhere while we looked
+        return None
+
+
+def _path(root: str, epoch: int) -> str:
+    return f"{root}/.holdfast/epochs/{epoch:08d}.synced"
