@@ -223,7 +223,7 @@ def test_a_file_is_never_synced_again_after_a_failed_sync(
     with pytest.raises(kind, match=errno.errorcode[code]):
         trial.commit(name)
     assert not (trial.dir / "checkpoint_000000").exists()
-    sweep(trial.dir, {name})
+    sweep(trial.dir, {name}, up_to=1)
     failing.inodes.clear()
     trial.commit(name)
     verify(trial.dir / "checkpoint_000000")
@@ -359,6 +359,58 @@ def test_a_stage_that_another_driver_sets_aside_meanwhile_is_no_damage(
     verify(trial.dir / "checkpoint_000000")
 
 
+def test_a_stage_that_another_driver_replaces_by_a_copy_meanwhile_is_no_damage(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its sync failed: it set the stage aside while we read it, and by now a copy has the stage's name."""
+    name = trial.sealed().name
+    sealed, aside = trial.dir / name, trial.dir / f"{name}.resync"
+    real = commit_module._Commit._hash
+
+    def hash_what_is_being_replaced(self: Any, seal: Any) -> Any:
+        sealed.rename(aside)
+        try:
+            return real(self, seal)
+        finally:
+            shutil.copytree(aside, sealed)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(commit_module._Commit, "_hash", hash_what_is_being_replaced)
+        with pytest.raises(StorageError, match=r"set .* aside"):
+            trial.commit(name)
+    trial.commit(name)
+    assert trial.names() == ["checkpoint_000000"]
+    verify(trial.dir / "checkpoint_000000")
+
+
+@pytest.mark.parametrize("set_aside", [False, True])
+@pytest.mark.parametrize("look", range(4))
+def test_a_stage_that_gets_its_final_name_between_two_looks_is_no_damage(
+    trial: Trial, look: int, set_aside: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A job of a previous driver's life commits the stage while we look for it, first here, then there."""
+    name = trial.sealed().name
+    if set_aside:
+        (trial.dir / name).rename(trial.dir / f"{name}.resync")
+    looks: list[str] = []
+
+    def looking(real: Any) -> Any:
+        def at(path: Any, *args: Any, **options: Any) -> Any:
+            if name in os.fspath(path):
+                looks.append(os.fspath(path))
+                if len(looks) == look + 1:
+                    trial.commit(name)
+            return real(path, *args, **options)
+
+        return at
+
+    monkeypatch.setattr(os.path, "isdir", looking(os.path.isdir))
+    monkeypatch.setattr(os, "lstat", looking(os.lstat))
+    assert trial.commit(name).files == len(FILES)
+    assert "checkpoint_000000" in trial.names()
+    verify(trial.dir / "checkpoint_000000")
+
+
 def test_a_trial_directory_that_was_removed_is_damage_and_a_missing_root_is_not(tmp_path: Path) -> None:
     root = tmp_path / "exp"
     trial = Trial(root / "trial")
@@ -382,14 +434,27 @@ def test_sweep_removes_only_what_we_made_and_do_not_need(trial: Trial, tmp_path:
         (trial.dir / name).mkdir()
     (trial.dir / ".trash-aaaaaaaa").touch()
     (trial.dir / ".trash-bbbbbbbb").symlink_to(tmp_path)
-    assert sweep(trial.dir, {kept}) == sorted([stage, dropped, f"{dropped}.resync", ".trash-00c0ffee"])
+    assert sweep(trial.dir, {kept}, up_to=1).removed == sorted([stage, dropped, f"{dropped}.resync", ".trash-00c0ffee"])
     left = [saved.name, kept, f"{kept}.resync", ".trash-aaaaaaaa", ".trash-bbbbbbbb", *foreign]
     assert trial.names() == sorted(left)
     assert tmp_path.exists()
 
 
+def test_sweep_spares_what_an_attempt_of_a_later_driver_stages(trial: Trial) -> None:
+    """A driver that was suspended wakes and tidies up before it notices that another one has taken over."""
+    old = trial.stage.new_directory().name
+    successor = Stage(trial.dir, trial.id, 12)
+    writing = successor.new_directory().name
+    sealed = successor.seal(write_tree(successor.new_directory(), FILES)).name
+    aside = successor.seal(write_tree(successor.new_directory(), FILES)).name
+    (trial.dir / aside).rename(trial.dir / f"{aside}.resync")
+    swept = sweep(trial.dir, set(), up_to=11)
+    assert swept == ([old], sorted([writing, sealed, f"{aside}.resync"]))
+    assert trial.names() == sorted([writing, sealed, f"{aside}.resync"])
+
+
 def test_sweep_of_a_missing_directory_finds_nothing(tmp_path: Path) -> None:
-    assert sweep(tmp_path / "none", set()) == []
+    assert sweep(tmp_path / "none", set(), up_to=1).removed == []
 
 
 def test_a_late_worker_cannot_reach_a_committed_checkpoint_by_path(trial: Trial) -> None:

@@ -61,7 +61,7 @@ def test_a_death_before_the_seal_leaves_nothing_to_commit(
     die(run_python(STAGE, trial.dir, source, in_place, crash=point))
     (partial,) = [name for name in trial.names() if name != saved.name]
     assert partial.startswith(".stage-1-")
-    assert sweep(trial.dir, set()) == [partial]
+    assert sweep(trial.dir, set(), up_to=1).removed == [partial]
     verify(saved)
     assert read_tree(source) == FILES
 
@@ -85,7 +85,7 @@ def test_a_commit_killed_anywhere_is_finished_by_the_next_one(trial: Trial, run_
         verify(target)
     else:
         assert not target.exists()
-    sweep(trial.dir, {name})
+    sweep(trial.dir, {name}, up_to=1)
     done = recover(trial.dir, name, 1, trial_id="t1", attempt=1)
     assert done is not None
     verify(target, expect_digest=done.digest)
@@ -121,7 +121,7 @@ def test_a_death_while_a_stage_that_failed_to_sync_is_copied_loses_nothing(
     name = trial.sealed().name
     (trial.dir / name).rename(trial.dir / f"{name}.resync")
     die(run_python(COMMIT, trial.dir, name, crash=point))
-    sweep(trial.dir, {name})
+    sweep(trial.dir, {name}, up_to=1)
     trial.commit(name, 1)
     verify(trial.dir / "checkpoint_000001")
     assert trial.names() == ["checkpoint_000001"]
@@ -141,5 +141,5 @@ def test_a_deletion_killed_anywhere_is_finished_by_the_next_one(trial: Trial, ru
 def test_a_killed_deletion_is_also_finished_by_a_sweep(trial: Trial, run_python: Run) -> None:
     saved = trial.saved(1)
     die(run_python(DELETE, saved, crash="D4.after"))
-    assert len(sweep(trial.dir, set())) == 1
+    assert len(sweep(trial.dir, set(), up_to=1).removed) == 1
     assert trial.names() == []

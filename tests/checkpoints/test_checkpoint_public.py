@@ -61,20 +61,20 @@ def test_file_uris_are_paths(source: Path) -> None:
         assert Checkpoint(uri) == Checkpoint(spaced)
 
 
-@pytest.mark.parametrize("uri", ["s3://bucket/x", "gs://bucket/x", "file://host/x"])
+@pytest.mark.parametrize("uri", ["swift://bucket/x", "file://host/x", "s3://bucket"])
 def test_other_uris_are_refused_with_advice(uri: str) -> None:
-    with pytest.raises(InvalidInputError, match="local"):
+    with pytest.raises(InvalidInputError, match=r"local|Known are s3://|needs a name"):
         Checkpoint(uri)
 
 
-def test_a_file_system_must_be_local(source: Path) -> None:
+def test_a_file_system_must_be_one(source: Path) -> None:
     class Remote:
         type_name = "s3"
 
     class Local:
         type_name = "local"
 
-    with pytest.raises(InvalidInputError, match="'s3'"):
+    with pytest.raises(InvalidInputError, match="neither a pyarrow"):
         Checkpoint(source, filesystem=Remote())
     assert Checkpoint(source, filesystem=Local()) == Checkpoint(source)
     assert Checkpoint(source).filesystem.type_name == "local"

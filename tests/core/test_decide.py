@@ -6,8 +6,9 @@ from world import StopAt, World, kinds
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
-from holdfast.core.decide import MAX_UNCOMMITTED
+from holdfast.core import plan
 from holdfast.core.plan import drained, finished
+from holdfast.core.policies import Rules
 from holdfast.core.state import Status
 from holdfast.errors import MetricMissingError
 
@@ -205,6 +206,107 @@ def test_all_checkpoints_damaged_is_an_error_never_a_silent_restart():
     assert "model.pkl: missing" in world.trial().error.message
 
 
+def test_a_trial_whose_first_checkpoint_was_lost_before_its_commit_starts_again_and_says_so():
+    """The report was journaled and durable, the stage was not: a power cut took it."""
+    world = World()
+    world.report(sealed="s", loss=0.5)
+    world.tell(ob.Resumed(lost="the driver was lost"))
+    assert world.state.session.parked == {0}
+    turn = world.tell(ob.CommitEnded(0, 0, damaged=True, message="the staged files are gone"))
+    assert kinds(turn.events) == ["CheckpointRejected", "Noted", "TrialStarted"]
+    assert (turn.events[1].n, turn.events[2]) == (0, ev.TrialStarted(world.at, 0, 2, 0, None))
+    assert "checkpoint_000000: the staged files are gone" in turn.events[1].text
+    assert "from the beginning" in turn.events[1].text
+    assert (world.trial().rows, world.trial().metrics) == (0, None)
+
+
+def test_that_nothing_was_saved_is_said_once():
+    world = World(max_failures=3)
+    world.report(sealed="a")
+    world.tell(ob.CommitEnded(0, 0, damaged=True, message="spoiled"))
+    assert kinds(world.fail().events) == ["AttemptFailed", "Noted", "TrialStarted"]
+    assert kinds(world.fail().events) == ["AttemptFailed", "TrialStarted"]
+    world.save(name="b")
+    world.fail()
+    world.tell(ob.VerifyEnded(0, 1, ok=True))
+    assert world.trial().source == (0, 1)
+
+
+def test_one_committed_checkpoint_is_progress_that_is_never_given_up_by_itself():
+    world = World(max_failures=3)
+    world.save(name="a")
+    world.report(sealed="b")
+    world.tell(ob.CommitEnded(0, 1, damaged=True, message="spoiled"))
+    world.fail()
+    turn = world.tell(ob.VerifyEnded(0, 0, ok=False, damaged=True, message="rotten"))
+    assert kinds(turn.events) == ["CheckpointRejected", "TrialErrored"]
+    assert "checkpoint_000000: rotten; checkpoint_000001: spoiled" in world.trial().error.message
+
+
+def test_every_trial_that_waits_for_a_checkpoint_goes_on_when_it_is_verified(monkeypatch):
+    """As in population-based training: trials 1 and 2 start from a checkpoint of trial 0."""
+    world = World(trials=3, max_failures=1, cpus=3)
+    world.save(0)
+    monkeypatch.setattr(plan, "_source_of", lambda trial: (0, 0))
+    world.fail(1)
+    turn = world.fail(2)
+    assert world.state.session.parked == {1, 2}
+    assert [command for command in turn.commands if isinstance(command, cmd.Verify)] == [cmd.Verify(0, 0)]
+    turn = world.tell(ob.VerifyEnded(0, 0, ok=True))
+    assert turn.events == [ev.TrialStarted(world.at, 1, 2, 0, (0, 0))]
+    assert cmd.Verify(0, 0) in turn.commands  # bytes can rot: once for each start
+    turn = world.tell(ob.VerifyEnded(0, 0, ok=True))
+    assert turn.events == [ev.TrialStarted(world.at, 2, 2, 0, (0, 0))]
+    assert not world.state.session.parked
+    assert not world.state.session.awaited
+
+
+def test_a_damaged_checkpoint_of_another_trial_does_not_leave_those_waiting_that_wanted_it(monkeypatch):
+    world = World(trials=2, max_failures=1)
+    world.save(0)
+    latest = plan._source_of
+    monkeypatch.setattr(plan, "_source_of", lambda trial: latest(world.trial(0)))
+    world.fail(1)
+    turn = world.tell(ob.VerifyEnded(0, 0, ok=False, damaged=True, message="rotten"))
+    assert kinds(turn.events) == ["CheckpointRejected", "TrialStarted"]
+    assert turn.events[1] == ev.TrialStarted(world.at, 1, 2)
+
+
+ROOTS = ("/data/exp", "/mnt/disk7/exp")
+
+
+@pytest.mark.parametrize(
+    ("said", "told"),
+    [
+        (
+            "No space left on device: '/data/exp/t0/.stage-1-00c0ffee/a'",
+            "No space left on device: 't0/.stage-1-00c0ffee/a'",
+        ),
+        ("copying /mnt/disk7/exp/t0 failed", "copying t0 failed"),
+        ("the disk of /data/exp. Free some", "the disk of ./. Free some"),
+        ("/data/exp", "./"),
+        ("'/data/exp/'", "'./'"),
+        ("/home/me/data/exp/t0, /data/exp2/t0, /data/exp-2, /data/exp.old", None),
+        ("nothing of ours", None),
+    ],
+)
+def test_where_the_experiment_is_now_does_not_enter_the_journal(said, told):
+    told = said if told is None else told
+    error = ev.ErrorFacts("StorageError", said, "train.py:3", f"Traceback ...\nStorageError: {said}\n")
+    world = World(max_failures=9, roots=ROOTS)
+    turn = world.tell(ob.Raised(0, 1, 1, error, storage=True))
+    assert turn.events[0] == ev.AttemptInterrupted(world.at, 0, 1, "storage", f"StorageError: {told}")
+    turn = world.tell(ob.Raised(0, 2, 1, error))
+    assert turn.events[0].error == ev.ErrorFacts(
+        "StorageError", told, "train.py:3", f"Traceback ...\nStorageError: {told}\n"
+    )
+    turn = world.tell(ob.Waiting(0, 3, 1, said))
+    assert turn.events[0] == ev.Noted(world.at, 0, told)
+    world.tell(ob.Interrupted("SIGINT"))
+    turn = world.tell(ob.Raised(0, 3, 1, error))
+    assert turn.events[0].text == f"while it was being stopped: StorageError: {told}"
+
+
 def test_a_checkpoint_that_cannot_be_loaded_twice_is_given_up_for_an_older_one():
     world = World(max_failures=-1)
     world.save(name="a")
@@ -353,9 +455,9 @@ def test_a_callback_that_fails_at_the_end_counts_for_fail_fast():
 
 def test_a_trial_that_saves_faster_than_storage_commits_waits_in_report():
     world = World()
-    for number in range(MAX_UNCOMMITTED):
+    for number in range(Rules().max_uncommitted):
         assert cmd.Reply(0, 1, number + 1) in world.report(sealed=f"s{number}").commands
     turn = world.report(sealed="one too many")
     assert [command for command in turn.commands if isinstance(command, cmd.Reply)] == []
     turn = world.tell(ob.CommitEnded(0, 0, "digest", 10))
-    assert cmd.Reply(0, 1, MAX_UNCOMMITTED + 1) in turn.commands
+    assert cmd.Reply(0, 1, Rules().max_uncommitted + 1) in turn.commands

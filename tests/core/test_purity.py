@@ -10,14 +10,15 @@ FORBIDDEN_IN_CORE = {"time", "os", "random", "uuid", "logging", "threading", "as
 LAYERS = [
     {"__main__"},
     {"cli", "ui", "compat", "integrations", "testing"},
-    {"tuner", "results", "logger"},
+    {"air", "analysis", "callback", "error", "experiment", "progress_reporter", "result", "result_grid", "syncer"}
+    | {"tune_config", "tuner", "results", "logger", "utils"},
     {"controller"},
     {"engines"},
     {"trainable"},
     {"checkpoints", "journal", "schedulers", "search", "callbacks"},
     {"storage"},
     {"core"},
-    {"space", "config", "errors", "resources", "registry", "stopper", "_version"},
+    {"space", "config", "errors", "resources", "registry", "stopper", "warn", "_version"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -91,6 +91,43 @@ def test_best_k_of_the_whole_experiment():
     assert [[record.index for record in trial.committed()] for trial in world.state.trials] == [[], [0], [0]]
 
 
+def test_a_commit_costs_no_look_at_trials_whose_checkpoints_are_not_among_the_best():
+    """Failed trials keep their latest checkpoint, because the user may have them resumed: they are not asked again."""
+    world = World(cpus=1, trials=30, retention=Retention(score_attribute="score", num_to_keep_overall=2))
+    for n in range(29):
+        world.save(n, name=f"s{n}", score=n % 7)
+        assert len(world.policies.rules.retention.crowded_out(world.state)) <= 1
+        world.fail(n)
+    assert world.state.counts["ERROR"] == 29
+    assert len(world.state.overall) == 29
+    world.save(29, name="best", score=9.0)
+    assert world.state.overall[-1] == (9.0, 29, 0)
+    assert world.state.overall == sorted(world.state.overall)
+    assert world.replayed().overall == world.state.overall
+
+
+def test_what_a_commit_makes_obsolete_in_its_own_trial_makes_room_for_the_best_of_others():
+    rule = Retention(num_to_keep=1, score_attribute="score", num_to_keep_overall=2)
+    world = World(cpus=2, trials=2, retention=rule)
+    world.save(0, name="a", score=1.0)
+    world.save(1, name="b", score=5.0)
+    world.save(1, name="c", score=6.0)
+    assert [entry[1:] for entry in world.state.overall] == [(0, 0), (1, 1)]
+    assert kept(world) == [0]
+
+
+def test_checkpoints_of_a_life_that_the_user_ended_do_not_count_among_the_best():
+    from holdfast.core import observations as ob
+
+    world = World(retention=Retention(score_attribute="score", num_to_keep_overall=2))
+    world.save(name="a", score=5.0)
+    world.fail()
+    world.state.holds[0, 0] = 1  # another trial starts from it: it stays for now
+    world.tell(ob.Resumed(errored="restart"))
+    assert kept(world) == [0]
+    assert world.state.overall == world.replayed().overall == []
+
+
 def test_the_checkpoint_that_a_running_attempt_started_from_is_kept_until_the_attempt_ends():
     from holdfast.core import observations as ob
 

@@ -7,6 +7,7 @@ workers alone, the others in the driver alone.
 from __future__ import annotations
 
 import re
+import runpy
 from pathlib import Path
 
 import pytest
@@ -43,13 +44,14 @@ WORKER_POINTS = ["L0.after:3", "L1.mid:3", "L1.after:3", "L1.sealed:3"]
 SNAPSHOTS = {"TUNE_GLOBAL_CHECKPOINT_S": "0"}
 
 
-def test_every_place_in_the_code_is_visited_here() -> None:
+def test_every_place_in_the_code_is_visited_here_or_in_the_tests_of_stores() -> None:
     """``write_atomic`` is used with and without a label; without one there is no name to arm."""
     source = "\n".join(path.read_text() for path in Path(holdfast.__file__).parent.rglob("*.py"))
     named = set(re.findall(r'\bcrashpoint\("([^"]+)"\)', source))
     named |= {f"snapshot{moment}" for moment in re.findall(r'\bcrashpoint\(label \+ "([^"]+)"\)', source)}
-    visited = {point.partition(":")[0] for point in [*DRIVER_POINTS, *OPENING_POINTS, *WORKER_POINTS]}
-    assert visited == named
+    here = [*DRIVER_POINTS, *OPENING_POINTS, *WORKER_POINTS]
+    elsewhere = runpy.run_path(str(Path(__file__).parents[1] / "remote" / "remote_points.py"))["ALL_POINTS"]
+    assert {point.partition(":")[0] for point in [*here, *elsewhere]} == named
 
 
 @pytest.mark.parametrize("point", mostly_slow(DRIVER_POINTS, "L2.after", "L5.after", "D2.after"))

@@ -28,7 +28,9 @@ CODE = """
 
 
 @pytest.mark.parametrize("seed", range(3))
-def test_each_attempt_ends_exactly_once_whatever_is_killed(drive: Drive, seed: int) -> None:
+def test_each_attempt_ends_exactly_once_whatever_is_killed(
+    drive: Drive, seed: int, new_children: Callable[[], list[int]]
+) -> None:
     rng = random.Random(seed)
     driver = drive(gpus=2)
     running: dict[int, int] = {}
@@ -50,7 +52,7 @@ def test_each_attempt_ends_exactly_once_whatever_is_killed(drive: Drive, seed: i
     pids = [o.pid for o in driver.seen if isinstance(o, Joined)]
     engine.close()
     assert gone(pids)
-    assert process_tree.children(os.getpid()) == []
+    assert new_children() == []
 
 
 def strike(driver: LocalDriver, rng: random.Random, running: list[int]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -167,7 +166,7 @@ def test_the_runner_of_trainables_is_the_default(tmp_path: Path) -> None:
         engine.close()
 
 
-def test_open_that_fails_leaves_nothing(tmp_path: Path) -> None:
+def test_open_that_fails_leaves_nothing(tmp_path: Path, new_children: Callable[[], list[int]]) -> None:
     before = open_fds()
     (tmp_path / "file").touch()
     engine = LocalProcessEngine(LocalEngine(cpus=1), log_dir=tmp_path / "file" / "logs", runner=SCRIPTED_RUNNER)
@@ -176,7 +175,7 @@ def test_open_that_fails_leaves_nothing(tmp_path: Path) -> None:
     engine.close()
     engine.wake()
     assert open_fds() == before
-    assert process_tree.children(os.getpid()) == []
+    assert new_children() == []
 
 
 def test_an_engine_without_a_python_to_run_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -77,6 +77,7 @@ class FileWriter:
         self._disk = threading.Lock()  # held while the changes of one file are carried out
         self._waiting: dict[str, list[Change]] = {}
         self._in_hand: dict[str, list[Change]] = {}
+        self._written: set[str] | None = None  # since somebody last asked; None if nobody will
         self._torn: dict[str, int] = {}  # files with half an append at their end, and their size without it
         self._waiting_bytes = 0
         self._queued = 0
@@ -90,6 +91,12 @@ class FileWriter:
         """Number of files with changes that are not written yet."""
         with self._lock:
             return len(self._waiting.keys() | self._in_hand.keys())
+
+    def take_written(self) -> set[str]:
+        """Paths of the files that were written since the last call; the first call only begins to count."""
+        with self._lock:
+            written, self._written = self._written, set()
+        return written or set()
 
     def append(self, path: str, data: bytes) -> None:
         """Add ``data`` to the end of the file, which is made if need be, with its directory."""
@@ -220,6 +227,8 @@ class FileWriter:
                 else:
                     with self._lock:
                         del self._in_hand[path]
+                        if self._written is not None:
+                            self._written.add(path)
         if trouble and not self.trouble:
             logger.warning("%s", trouble)
         self.trouble = trouble

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, Outcome, ProgressView, RunSummary
 from holdfast.callbacks.progress_tracker import ProgressTracker, make_row
-from holdfast.callbacks.progress_words import ended_text, metrics_text, one_line, resume_line
+from holdfast.callbacks.progress_words import ended_text, metrics_text, next_line, one_line
 from holdfast.core import events as ev
 from holdfast.core.state import State, Status
 
@@ -129,7 +129,14 @@ class SilentDisplay(Display):
         logger.warning("%s", one_line(text, 1000))
 
     def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
-        if summary.outcome != Outcome.FINISHED:
+        if summary.outcome == Outcome.TAKEN_OVER:
+            logger.warning(
+                "%s was taken over by %s, which goes on with it. This process stops here; nothing is lost. %s",
+                one_line(facts.name, 80),
+                one_line(summary.reason, 200),
+                next_line(facts, summary),
+            )
+        elif summary.outcome != Outcome.FINISHED:
             reason = one_line(summary.reason, 200)
             ended = "was interrupted" if summary.outcome == Outcome.INTERRUPTED else "ended with an error"
             unfinished = sum(state.counts[status] for status in Status.ALL if status not in Status.FINAL)
@@ -139,7 +146,7 @@ class SilentDisplay(Display):
                 ended,
                 f" ({reason})" if reason else "",
                 unfinished,
-                resume_line(facts),
+                next_line(facts, summary),
             )
 
 

@@ -30,6 +30,9 @@ class Outcome:
     FAILED = "failed"
     """An error ended the driver; what was accepted is kept."""
 
+    TAKEN_OVER = "taken over"
+    """Another driver has the experiment now, and goes on with it."""
+
 
 class ExperimentFacts(msgspec.Struct, frozen=True, kw_only=True):
     """What does not change while one driver works on an experiment."""
@@ -73,7 +76,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     outcome: str = Outcome.FINISHED
     reason: str = ""
-    """Why it was interrupted or failed, in a few words."""
+    """Why it was interrupted or failed, or who has taken it over, in a few words."""
 
 
 class DisplayOptions(msgspec.Struct, frozen=True, kw_only=True):

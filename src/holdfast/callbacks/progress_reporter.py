@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from holdfast.callbacks.progress_base import Display, Throttle, logger
 from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, Outcome, RunSummary
 from holdfast.callbacks.progress_plain import PlainDisplay
-from holdfast.callbacks.progress_words import resume_line
+from holdfast.callbacks.progress_words import next_line
 from holdfast.callbacks.trial_view import ExperimentInfo, TrialList
 from holdfast.core import events as ev
 from holdfast.core.state import UNIT, State
@@ -63,7 +63,7 @@ class ReporterDisplay(Display):
         if self._broken:
             self._plain.end(state, facts, summary)
         elif summary.outcome != Outcome.FINISHED:
-            self._plain.say(resume_line(facts))
+            self._plain.say(next_line(facts, summary))
 
     def _ask(self, state: State, facts: ExperimentFacts, *, done: bool) -> None:
         if self._trials is None:

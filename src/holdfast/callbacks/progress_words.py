@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import shlex
 from collections.abc import Mapping
 from typing import Any
 
@@ -263,6 +264,13 @@ def resume_line(facts: ExperimentFacts) -> str:
     return f"Resume with: {restore_call(facts.root)}.fit()"
 
 
+def next_line(facts: ExperimentFacts, summary: RunSummary) -> str:
+    """What to type after a run that did not finish."""
+    if summary.outcome == Outcome.TAKEN_OVER:
+        return f"Follow it with: holdfast status {shlex.quote(facts.root)}"
+    return resume_line(facts)
+
+
 def outcome_line(view: ProgressView, facts: ExperimentFacts, summary: RunSummary) -> str:
     """How it ended, in one sentence."""
     name, took = one_line(facts.name, 80), duration(view.elapsed_s)
@@ -275,6 +283,8 @@ def outcome_line(view: ProgressView, facts: ExperimentFacts, summary: RunSummary
     if summary.outcome == Outcome.INTERRUPTED:
         why = f" ({reason})" if reason else ""
         return f"{name} was interrupted{why}: {counts} {details}. The others go on where they were when you resume."
+    if summary.outcome == Outcome.TAKEN_OVER:
+        return f"{name} was taken over by {reason}, which goes on with it. This process stops here; nothing is lost."
     why = f": {reason}" if reason else ""
     return f"{name} ended with an error{why}. {counts} {details}; everything that was reported is kept."
 
@@ -296,7 +306,7 @@ def closing_lines(
         lines.append(f"{plural(unshown, 'more note')} not shown; verbose=2 shows all.")
     lines.append(f"Results: {one_line(facts.root, 1000)}")
     if summary.outcome != Outcome.FINISHED:
-        lines.append(resume_line(facts))
+        lines.append(next_line(facts, summary))
     elif view.counts[Status.ERROR]:
         again = restore_call(facts.root, resume_errored=True)
         lines.append(f"Try the failed trials again with: {again}.fit()")

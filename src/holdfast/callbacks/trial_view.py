@@ -68,8 +68,41 @@ class ExperimentInfo:
     max_identifier_len: int = naming.MAX_LEN_IDENTIFIER
     """Where the tag in a directory's name is cut."""
 
+    url: str = ""
+    """Where the experiment is if that is a store; ``root`` is its mirror then."""
+
+    filesystem: Any = None
+    """The pyarrow or fsspec file system in which ``url`` is a path."""
+
     utc_offset_s: int = 0
     """Local time where the experiment was created: names of directories must not change with the reader's zone."""
+
+
+def shown_root(info: ExperimentInfo) -> str:
+    """Where the experiment is, for people and for a later restore."""
+    return info.url or str(info.root)
+
+
+def place_of(info: ExperimentInfo, *names: str) -> str:
+    """Where something below the root is, for people: in a store, if the experiment is."""
+    if not info.url:
+        return os.path.join(info.root, *names)
+    if info.filesystem is not None:
+        return "/".join((info.url, *names))
+    from holdfast.storage.address import parse
+
+    return str(parse(info.url) / "/".join(names))
+
+
+def checkpoint_at(info: ExperimentInfo, dirname: str, index: int) -> Checkpoint:
+    """A checkpoint of the trial in ``dirname``, wherever it is."""
+    from holdfast.checkpoints.checkpoint import Checkpoint
+    from holdfast.checkpoints.names import checkpoint_name
+
+    local = os.path.join(info.root, dirname, checkpoint_name(index))
+    if not info.url:
+        return Checkpoint(local)
+    return Checkpoint.mirrored(place_of(info, dirname, checkpoint_name(index)), local, info.filesystem)
 
 
 def trial_name(info: ExperimentInfo, trial: Trial) -> str:
@@ -169,10 +202,7 @@ class TrialView:
         latest = self.record.latest()
         if latest is None:
             return None
-        from holdfast.checkpoints.checkpoint import Checkpoint
-        from holdfast.checkpoints.names import checkpoint_name
-
-        return Checkpoint(os.path.join(self.path, checkpoint_name(latest.index)))
+        return checkpoint_at(self.info, trial_dirname(self.info, self.record), latest.index)
 
     @property
     def path(self) -> str:

@@ -10,10 +10,13 @@ import contextlib
 import os
 import weakref
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.checkpoints import names
-from holdfast.errors import InvalidInputError, InvalidTypeError, NotSerializableError
+from holdfast.errors import InvalidInputError, InvalidTypeError, NotSerializableError, ObjectMissingError
+
+if TYPE_CHECKING:
+    from holdfast.checkpoints.far import FarPlace
 
 PICKLE_PROTOCOL = 5
 
@@ -53,28 +56,38 @@ class Checkpoint:
         '0.5'
 
     Args:
-        path: The directory, or a ``file://`` URI of it.
-        filesystem: None, or a file system object whose ``type_name`` is "local".
+        path: The directory, or its URI: ``file://``, ``s3://``, ``gs://``, ``az://``.
+        filesystem: None, or the pyarrow or fsspec file system in which ``path`` is a path.
 
     Attributes:
-        path: Absolute path of the directory.
+        path: Absolute path of the directory, or where it is in its file system or store.
         filesystem: Where it is.
     """
 
     path: str
     filesystem: Any
     _temporary = False
+    _far: FarPlace | None = None
+    _near: str | None = None  # a directory that may hold a local copy
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
-        kind = "local" if filesystem is None else getattr(filesystem, "type_name", type(filesystem).__name__)
-        if kind != "local":
-            raise InvalidInputError(
-                f"Checkpoint({os.fspath(path)!r}) is on the file system {kind!r}, but only the local one can be used "
-                "here. Copy the checkpoint to a local directory and give that path."
-            )
-        self.path = _local_path(os.fspath(path))
+        text = os.fspath(path)
+        if "://" in text or filesystem is not None:
+            from holdfast.checkpoints.far import FarPlace, StoreFilesystem, is_far
+
+            if is_far(text, filesystem):
+                self._far = FarPlace(text, filesystem)
+                filesystem = filesystem or StoreFilesystem(text.partition("://")[0])
+        self.path = text if self._far is not None else _local_path(text)
         self.filesystem = LocalFilesystem() if filesystem is None else filesystem
         self._uuid = os.urandom(8).hex()
+
+    @classmethod
+    def mirrored(cls, path: str, near: str, filesystem: Any = None) -> Checkpoint:
+        """A checkpoint in a store of which there may be a local copy at ``near``."""
+        checkpoint = cls(path, filesystem)
+        checkpoint._near = near
+        return checkpoint
 
     @classmethod
     def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
@@ -83,7 +96,7 @@ class Checkpoint:
 
     @classmethod
     def from_uri(cls, uri: str) -> Checkpoint:
-        """The checkpoint at a ``file://`` URI."""
+        """The checkpoint at a URI."""
         return cls(uri)
 
     @classmethod
@@ -130,13 +143,14 @@ class Checkpoint:
         """
         import pickle
 
-        path = os.path.join(self.path, names.DICT_FILE)
-        if not os.path.isfile(path):
-            raise InvalidInputError(
-                f"{self!r} holds no dict: it has no file {names.DICT_FILE}. Use as_directory() to read its files."
-            )
-        with open(path, "rb") as file:
-            data: dict[str, Any] = pickle.load(file)
+        with self.as_directory() as directory:
+            path = os.path.join(directory, names.DICT_FILE)
+            if not os.path.isfile(path):
+                raise InvalidInputError(
+                    f"{self!r} holds no dict: it has no file {names.DICT_FILE}. Use as_directory() to read its files."
+                )
+            with open(path, "rb") as file:
+                data: dict[str, Any] = pickle.load(file)
         return data
 
     def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
@@ -159,28 +173,41 @@ class Checkpoint:
         """
         from holdfast.checkpoints.export import export
 
-        self._require()
         if path is None:
             import tempfile
 
             path = os.path.join(tempfile.gettempdir(), f"holdfast_checkpoint_{self._uuid}")
-        return export(self.path, os.path.abspath(os.fspath(path)), token=self._uuid)
+        with self.as_directory() as directory:
+            return export(directory, os.path.abspath(os.fspath(path)), token=self._uuid)
 
     @contextlib.contextmanager
     def as_directory(self) -> Iterator[str]:
-        """The checkpoint's files as a directory to read: the real one, without a copy. Do not change it.
+        """The checkpoint's files as a directory to read. Do not change it.
+
+        It is the real one, without a copy, if the checkpoint is on this machine. One from a store is downloaded and
+        verified, and the copy is removed afterwards.
 
         Raises:
             InvalidInputError: The checkpoint does not exist.
+            CheckpointDamagedError: What the store has is not what was saved.
+            StorageError: The store refuses or does not answer.
         """
-        self._require()
-        yield self.path
+        if self._far is None:
+            self._require()
+            yield self.path
+            return
+        try:
+            with self._far.borrowed(self._near) as directory:
+                yield directory
+        except ObjectMissingError:
+            self._require()
+            raise
 
     def get_metadata(self) -> dict[str, Any]:
         """The metadata that was set, or an empty dict."""
         from holdfast.checkpoints.export import read_metadata
 
-        return read_metadata(self.path)
+        return read_metadata(self.path) if self._far is None else self._far.get_metadata()
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
         """Replace the metadata: a dict of strings, numbers, booleans, lists and dicts.
@@ -190,17 +217,21 @@ class Checkpoint:
         Raises:
             InvalidTypeError: It cannot be written as JSON.
         """
-        from holdfast.checkpoints.export import write_metadata
+        from holdfast.checkpoints.export import encode_metadata, write_metadata
 
         self._require()
-        write_metadata(self.path, metadata)
+        if self._far is None:
+            write_metadata(self.path, metadata)
+        else:
+            self._far.set_metadata(encode_metadata(metadata))
 
     def update_metadata(self, metadata: dict[str, Any]) -> None:
         """Set some keys of the metadata and leave the others."""
         self.set_metadata({**self.get_metadata(), **metadata})
 
     def _require(self) -> None:
-        if not os.path.isdir(self.path):
+        there = os.path.isdir(self.path) if self._far is None else self._far.exists()
+        if not there:
             raise InvalidInputError(
                 f"{self!r} does not exist: there is no such directory. It may have been removed because newer or "
                 "better checkpoints replaced it; CheckpointConfig(num_to_keep=...) says how many are kept."
@@ -211,6 +242,8 @@ class Checkpoint:
             # By value: the directory goes away with this object, and the copy may be read on another machine.
             with open(os.path.join(self.path, names.DICT_FILE), "rb") as file:
                 return _unpickle, (type(self), file.read())
+        if self._far is not None:
+            return _unpickle_far, (type(self), self.path, self.filesystem)
         return super().__reduce_ex__(protocol)
 
     def __fspath__(self) -> str:
@@ -220,12 +253,16 @@ class Checkpoint:
         )
 
     def __repr__(self) -> str:
-        return f"{type(self).__name__}(filesystem={self.filesystem.type_name}, path={self.path})"
+        return f"{type(self).__name__}(filesystem={self._kind}, path={self.path})"
+
+    @property
+    def _kind(self) -> str:
+        return str(getattr(self.filesystem, "type_name", None) or type(self.filesystem).__name__)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Checkpoint):
             return NotImplemented
-        return self.path == other.path and self.filesystem.type_name == other.filesystem.type_name
+        return self.path == other.path and self._kind == other._kind
 
     def __hash__(self) -> int:
         return hash(self.path)
@@ -243,6 +280,12 @@ def _local_path(path: str) -> str:
             "checkpoint to a local directory first."
         )
     return os.path.abspath(unquote(parts.path))
+
+
+def _unpickle_far(kind: type[Checkpoint], path: str, filesystem: Any) -> Checkpoint:
+    from holdfast.checkpoints.far import StoreFilesystem
+
+    return kind(path, None if isinstance(filesystem, StoreFilesystem) else filesystem)
 
 
 def _unpickle(kind: type[Checkpoint], payload: bytes) -> Checkpoint:

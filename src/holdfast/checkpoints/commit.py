@@ -18,9 +18,10 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 import msgspec
 
@@ -149,19 +150,21 @@ class _Commit:
         """Make the target, or find that another committer has; None if there is nothing to make it of.
 
         A driver that was taken over, or that left while a thread of it still worked, may be committing the same stage.
-        Its rename takes the stage away between any two steps of ours, which looks like damage and is success.
+        Its renames take the stage away between any two steps of ours, which looks like damage and is none: so nothing
+        is called damaged before we have looked for the target again, and whether the stage is still the one we read.
         """
-        staged = False
+        stage = 0
         try:
-            staged = self._find_stage()
-            return self._make_of_stage(metadata) if staged else self._own_manifest()
+            stage = self._find_stage()
+            return self._make_of_stage(metadata) if stage else self._own_manifest()
         except (CheckpointDamagedError, OSError) as error:
             if isinstance(error, OSError) and error.errno not in _OVERTAKEN:
                 raise
             manifest = self._own_manifest()
             if manifest is not None:
                 return manifest
-            if staged and os.path.isdir(self._resync) and not os.path.isdir(self._sealed):
+            now = _directory_id(self._sealed)
+            if stage and now != stage and (now or os.path.isdir(self._resync)):
                 raise StorageError(
                     f"another driver has set {self._sealed} aside. Nothing was overwritten; a copy is committed next."
                 ) from error
@@ -194,12 +197,11 @@ class _Commit:
         ours = (manifest.stage, manifest.trial, manifest.index) == (self._name, self._trial_id, self._index)
         return manifest if ours else None
 
-    def _find_stage(self) -> bool:
-        """Whether there is a stage to commit, after making a fresh one of a stage that failed to sync."""
-        if os.path.isdir(self._sealed):
-            return True
-        if not os.path.isdir(self._resync):
-            return False
+    def _find_stage(self) -> int:
+        """Which directory is to be committed, after making a fresh one of a stage that failed to sync; 0 if none is."""
+        found = _directory_id(self._sealed)
+        if found or not os.path.isdir(self._resync):
+            return found
         seal = self._read_seal(self._resync)
         fresh = f"{self._dir}/{names.stage_name(self._attempt)}"
         os.mkdir(fresh)
@@ -215,7 +217,7 @@ class _Commit:
         except BaseException:
             remove_quietly([fresh])
             raise
-        return True
+        return _directory_id(self._sealed)
 
     def _copy(self, source: str, target: str, algo: str) -> list[FileEntry]:
         listing = scan(source, follow=False)
@@ -358,6 +360,15 @@ class _Commit:
         _damaged(self._sealed, reason)
 
 
+def _directory_id(path: str) -> int:
+    """What tells a directory from another one that gets its name later; 0 if there is none."""
+    try:
+        facts = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        return 0
+    return facts.st_ino if stat.S_ISDIR(facts.st_mode) else 0
+
+
 def _damaged(path: str, reason: str) -> NoReturn:
     raise CheckpointDamagedError(
         f"the staged checkpoint {path} cannot be committed: {reason}. Nothing else is affected: the trial's earlier "
@@ -373,29 +384,41 @@ def _write_all(write: Callable[[memoryview], int | None], data: bytes) -> None:
         rest = rest[write(rest) or 0 :]
 
 
-def sweep(trial_dir: Path, keep_stages: set[str]) -> list[str]:
+class Swept(NamedTuple):
+    """What a sweep has removed, and what it has left because it belongs to attempts that the caller does not know."""
+
+    removed: list[str]
+    spared: list[str]
+
+
+def sweep(trial_dir: Path, keep_stages: set[str], *, up_to: int) -> Swept:
     """Remove what interrupted commits and deletions left in a trial's directory.
 
-    Only directories whose names we made, and of these none in ``keep_stages`` (the sealed stages whose commit is
-    still to come). What cannot be removed now is left for the next sweep.
+    Only directories whose names we made. What cannot be removed now is left for the next sweep.
 
-    Returns:
-        The names that were removed.
+    Args:
+        trial_dir: The trial's directory.
+        keep_stages: The sealed stages whose commit is still to come.
+        up_to: The last attempt that the caller knows of. A stage of a later one belongs to a driver that has taken
+            over, and whoever sweeps has not noticed yet; or the records of that attempt were lost.
     """
     try:
         with os.scandir(trial_dir) as found:
             entries = [entry for entry in found if names.is_temporary(entry.name)]
     except FileNotFoundError:
-        return []
+        return Swept([], [])
     except OSError as error:
         raise storage_error(error, f"listing {trial_dir}") from error
-    removed = []
+    swept = Swept([], [])
     for entry in sorted(entries, key=lambda entry: entry.name):
         if entry.name.removesuffix(names.RESYNC) in keep_stages or not entry.is_dir(follow_symlinks=False):
+            continue
+        if names.attempt_of(entry.name) > up_to:
+            swept.spared.append(entry.name)
             continue
         try:
             remove_tree(entry.path)
         except OSError:
             continue
-        removed.append(entry.name)
-    return removed
+        swept.removed.append(entry.name)
+    return swept

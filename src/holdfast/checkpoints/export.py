@@ -162,17 +162,22 @@ def read_metadata(directory: str) -> dict[str, Any]:
     return data
 
 
-def write_metadata(directory: str, metadata: dict[str, Any]) -> None:
-    """Replace ``.metadata.json``; a reader sees the old or the new one."""
+def encode_metadata(metadata: dict[str, Any]) -> bytes:
+    """The content of ``.metadata.json``."""
     if not isinstance(metadata, dict):
         raise InvalidTypeError(f"checkpoint metadata is a dict, not {type(metadata).__name__}: {metadata!r:.80}")
     try:
-        data = json.dumps(metadata).encode()
+        return json.dumps(metadata).encode()
     except (TypeError, ValueError) as error:
         raise InvalidTypeError(
             f"checkpoint metadata cannot be written as JSON: {error}. Use strings, numbers, booleans, lists and dicts, "
             "and put anything else into a file of the checkpoint."
         ) from None
+
+
+def write_metadata(directory: str, metadata: dict[str, Any]) -> None:
+    """Replace ``.metadata.json``; a reader sees the old or the new one."""
+    data = encode_metadata(metadata)
     path = f"{directory}/{names.METADATA}"
     try:
         write_atomic(path, data)

@@ -14,7 +14,7 @@ import contextlib
 import os
 import threading
 import time
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from pathlib import Path
 from typing import Protocol, Union
@@ -38,6 +38,7 @@ class Commit(msgspec.Struct, frozen=True):
     sealed_name: str
     trial_id: str
     attempt: int
+    spare: tuple[str, ...] = ()  # local copies of older checkpoints, which a store makes superfluous
 
 
 class Verify(msgspec.Struct, frozen=True):
@@ -50,11 +51,12 @@ class Verify(msgspec.Struct, frozen=True):
 
 
 class Delete(msgspec.Struct, frozen=True):
-    """Delete a checkpoint."""
+    """Delete a checkpoint, or the stage that would have become one."""
 
     n: int
     index: int
     directory: str
+    stage: str = ""
 
 
 class CommitDone(msgspec.Struct, frozen=True):
@@ -113,6 +115,9 @@ class Keeper(Protocol):
     def drain(self) -> list[Outcome]:
         """The outcomes since the last call, in the order in which they came about."""
 
+    def withdraw(self, job: Job) -> bool:
+        """Take a job back that has not begun; there will be no outcome. False if it is too late."""
+
     @property
     def pending(self) -> int:
         """How many jobs have no outcome yet."""
@@ -142,13 +147,21 @@ def perform(job: Job, *, sync: bool = True) -> Outcome:
         if isinstance(job, Verify):
             verify(job.directory, expect_digest=job.digest)
             return VerifyDone(job.n, job.index)
-        delete(job.directory)
+        delete_local(job)
         return DeleteDone(job.n, job.index)
     except BaseException as error:
-        return _failed(job, error)
+        return failed(job, error)
 
 
-def _failed(job: Job, error: BaseException) -> Outcome:
+def delete_local(job: Delete) -> None:
+    """Delete what is on this machine; raises as ``delete`` does."""
+    delete(job.directory)
+    if job.stage:
+        delete(job.stage)
+
+
+def failed(job: Job, error: BaseException) -> Outcome:
+    """The outcome of a job that ended with an exception."""
     damaged = isinstance(error, CheckpointDamagedError)
     # The reason alone: it becomes part of the history, which names no place where the experiment once was (I11).
     message = error.reason if isinstance(error, CheckpointDamagedError) else str(error) or type(error).__name__
@@ -165,10 +178,12 @@ class CheckpointKeeper:
 
     Args:
         wake: Called from a thread of the keeper whenever ``drain`` has something to give; must not block.
+        perform: Does one job; never raises.
     """
 
-    def __init__(self, wake: Callable[[], None]) -> None:
+    def __init__(self, wake: Callable[[], None], perform: Callable[[Job], Outcome] = perform) -> None:
         self._wake = wake
+        self._perform = perform
         self._changed = threading.Condition()
         self._waiting: dict[int, deque[Job]] = {}  # of each trial with a job running or ready, what comes after it
         self._ready: deque[Job] = deque()
@@ -202,6 +217,16 @@ class CheckpointKeeper:
             self._outcomes.clear()
         return outcomes
 
+    def withdraw(self, job: Job) -> bool:
+        """Take a job back that has not begun; there will be no outcome. False if it is too late."""
+        with self._changed:
+            rest = self._waiting.get(job.n)
+            if rest is None or job not in rest:
+                return False
+            rest.remove(job)
+            self._pending -= 1
+            return True
+
     @property
     def pending(self) -> int:
         return self._pending
@@ -220,7 +245,7 @@ class CheckpointKeeper:
 
     def _work(self) -> None:
         while (job := self._next()) is not None:
-            outcome = perform(job)
+            outcome = self._perform(job)
             with self._changed:
                 self._pending -= 1
                 self._outcomes.append(outcome)
@@ -249,6 +274,57 @@ class CheckpointKeeper:
                 self._changed.notify_all()
 
 
+class TwoLaneKeeper:
+    """Does deletions apart from everything else: they must not wait until a slow store has taken an upload.
+
+    Otherwise a trial that saves faster than the store takes fills the local disk with stages that newer ones have
+    replaced. A deletion still waits for the job of its own checkpoint. To be used from one thread.
+
+    Args:
+        wake: As for ``CheckpointKeeper``.
+        perform: Does one job; never raises.
+    """
+
+    def __init__(self, wake: Callable[[], None], perform: Callable[[Job], Outcome] = perform) -> None:
+        self._savers = CheckpointKeeper(wake, perform)
+        self._deleters = CheckpointKeeper(wake, perform)
+        self._saving: Counter[tuple[int, int]] = Counter()  # checkpoints of which the savers have a job
+
+    def submit(self, job: Job) -> None:
+        key = (job.n, job.index)
+        if isinstance(job, Delete) and not self._saving[key]:
+            self._deleters.submit(job)
+        else:
+            self._savers.submit(job)
+            self._saving[key] += 1
+
+    def drain(self) -> list[Outcome]:
+        saved = self._savers.drain()
+        for outcome in saved:
+            self._forget(outcome.n, outcome.index)
+        return saved + self._deleters.drain()
+
+    def withdraw(self, job: Job) -> bool:
+        if not self._savers.withdraw(job):
+            return False
+        self._forget(job.n, job.index)
+        return True
+
+    def _forget(self, n: int, index: int) -> None:
+        self._saving[n, index] -= 1
+        if not self._saving[n, index]:
+            del self._saving[n, index]
+
+    @property
+    def pending(self) -> int:
+        return self._savers.pending + self._deleters.pending
+
+    def close(self, wait: bool = True, running_s: float = 0.0) -> None:
+        deadline = time.monotonic() + running_s
+        self._savers.close(wait, running_s)
+        self._deleters.close(wait, max(0.0, deadline - time.monotonic()))
+
+
 class SyncKeeper:
     """Does each job at once in the caller's thread, and commits without fsync: real files, no concurrency.
 
@@ -270,6 +346,9 @@ class SyncKeeper:
     def drain(self) -> list[Outcome]:
         outcomes, self._outcomes = self._outcomes, []
         return outcomes
+
+    def withdraw(self, job: Job) -> bool:
+        return False
 
     @property
     def pending(self) -> int:

@@ -25,7 +25,7 @@ _CHECKPOINT = re.compile(r"checkpoint_(\d{6,})")
 _STAGE = re.compile(r"\.stage-\d+-[0-9a-f]{8}")
 _SEALED = re.compile(r"\.sealed-\d+-[0-9a-f]{8}")
 _INTERRUPTED = re.compile(re.escape(TEMP_PREFIX) + r"\d+-[0-9a-f]+")
-_TEMPORARY = re.compile(r"\.stage-\d+-[0-9a-f]{8}|\.sealed-\d+-[0-9a-f]{8}(\.resync)?|\.trash-[0-9a-f]{8}")
+_TEMPORARY = re.compile(r"\.stage-(\d+)-[0-9a-f]{8}|\.sealed-(\d+)-[0-9a-f]{8}(?:\.resync)?|\.trash-[0-9a-f]{8}")
 
 
 def unique() -> str:
@@ -74,6 +74,12 @@ def is_sealed(name: str) -> bool:
 def is_temporary(name: str) -> bool:
     """Whether this is one of our directories that no reader may ever see."""
     return _TEMPORARY.fullmatch(name) is not None
+
+
+def attempt_of(name: str) -> int:
+    """Which attempt a temporary directory belongs to; 0 for what belongs to none."""
+    match = _TEMPORARY.fullmatch(name)
+    return int(match[1] or match[2] or 0) if match else 0
 
 
 def is_internal(path: str) -> bool:

@@ -22,14 +22,15 @@ import msgspec
 from holdfast.callbacks.callback import callbacks_from_paths, default_callbacks
 from holdfast.callbacks.progress import ExperimentFacts, make_display
 from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo
-from holdfast.checkpoints.keeper import CheckpointKeeper
+from holdfast.callbacks.trial_view import ExperimentInfo, shown_root
+from holdfast.checkpoints.keeper import CheckpointKeeper, Keeper, TwoLaneKeeper
 from holdfast.config import DEPRECATED, Environment, LocalEngine, ResumeConfig
 from holdfast.controller.clock import RealClock
 from holdfast.controller.experiment import Experiment, check_unchanged, keep_replacements
 from holdfast.controller.feasibility import ResourceWatch
+from holdfast.controller.homes import Home, LocalHome
 from holdfast.controller.keeping import KeeperEdge
-from holdfast.controller.loop import Controller, Edges
+from holdfast.controller.loop import Controller, Edges, JournalWriter
 from holdfast.controller.notify import Notifier
 from holdfast.controller.past import Past
 from holdfast.controller.proposing import VariantProposer
@@ -46,12 +47,12 @@ from holdfast.core.policies import Policies, Rules
 from holdfast.core.state import State
 from holdfast.engines.base import Engine
 from holdfast.engines.local import LocalProcessEngine
-from holdfast.errors import StorageError
-from holdfast.journal.epoch import Claim, claim_epoch, is_fenced, release
+from holdfast.journal.epoch import Claim, is_fenced, release
 from holdfast.journal.log import Journal
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.schedulers import FIFOScheduler
 from holdfast.stopper import resolve_stopper
+from holdfast.storage.address import join_address
 from holdfast.trainable.messages import Setup
 
 logger = logging.getLogger("holdfast")
@@ -59,6 +60,7 @@ logger = logging.getLogger("holdfast")
 LAST_SYNC_S = 60.0
 KEEPER_S = 5.0  # for jobs that are under way when the driver leaves: the next one must not meet them half done
 LOOKAHEAD = 64
+SHIPPED = "what was missing in the store was sent"
 CALM_GC = (20_000, 20, 20)
 """The loop makes many small objects that live long and no cycles: collecting as often as usual costs a fifth of it."""
 
@@ -74,7 +76,15 @@ class Outcome(msgspec.Struct):
 
 
 class Driver:
-    """Runs one experiment once, from opening to leaving."""
+    """Runs one experiment once, from opening to leaving.
+
+    Args:
+        experiment: What to run.
+        environment: Settings from outside.
+        resume: What becomes of trials of earlier runs.
+        takeover: Take it from a driver that is alive.
+        only_ship: Start nothing; finish the commits of staged checkpoints and send what the store lacks.
+    """
 
     def __init__(
         self,
@@ -83,7 +93,9 @@ class Driver:
         *,
         resume: ResumeConfig | None = None,
         takeover: bool = False,
+        only_ship: bool = False,
     ) -> None:
+        self._only_ship = only_ship
         self._experiment = experiment
         self._environment = environment
         self._resume = resume or ResumeConfig()
@@ -97,6 +109,7 @@ class Driver:
         self._tune_config = experiment.settings.tune_config
         self._info = make_info(experiment)
         self._kit = TrialKit(experiment, self._info)
+        self._home = home_of(experiment)
         self._results = ResultBuilder(self._info)
         budget = self._tune_config.time_budget_s
         assert not isinstance(budget, timedelta)  # TuneConfig makes it seconds
@@ -113,30 +126,30 @@ class Driver:
         with ExitStack() as leaving:
             with sole_use(root):
                 check_unchanged(self._experiment)
-                claim = claim_epoch(root.path, takeover=self._takeover)
+                claim = self._home.claim(takeover=self._takeover)
             leaving.callback(release, root.path, claim)
             keep_replacements(self._experiment)
             store = SnapshotStore(root.path, epoch=claim.epoch)
             leaving.callback(store.close)
-            journal = Journal.create_or_append(root.path, claim, durability=self._run_config.durability)
-            leaving.push(_close_journal(journal))
+            leaving.callback(self._home.close)  # after the journal, which may still have something to ship
+            own_journal = self._home.open(claim)
+            leaving.push(_close_journal(own_journal))
             opened = open_with_memory(root, self._experiment.spec.retention, store, self._stop, self._results)
             state = opened.state
             clock = RealClock(not_before=state.last_at)
             engine = self._make_engine()
             leaving.callback(engine.close)
-            journal.on_synced = lambda _: engine.wake()
-            hooks = self._make_notifier(state, clock, journal)
+            journal = self._home.follow(own_journal, engine.wake, state)
+            hooks = self._make_notifier(state, clock, journal, claim)
             leaving.callback(hooks.close)
-            keeper = CheckpointKeeper(wake=engine.wake)
+            self._home.start(hooks.trouble, hooks.take_written)
+            keeper = (TwoLaneKeeper if self._home.is_far else CheckpointKeeper)(engine.wake, self._home.perform)
             leaving.callback(keeper.close, wait=False, running_s=KEEPER_S)
             self._proposer = self._make_proposer(state)
             edges = Edges(
                 engine=engine,
                 journal=journal,
-                keeper=KeeperEdge(
-                    keeper, state, clock, trial_dir=partial(self._kit.directory, state), trouble=hooks.trouble
-                ),
+                keeper=self._keeper_edge(keeper, state, clock, hooks),
                 proposer=self._proposer,
                 clock=clock,
                 run_message=partial(self._kit.run_message, state),
@@ -147,7 +160,7 @@ class Driver:
                 state,
                 store,
                 clock,
-                journal,
+                own_journal,
                 period_s=self._environment.snapshot_period_s,
                 policies=self._policy_memory,
                 flush_files=hooks.flush_files,
@@ -173,6 +186,8 @@ class Driver:
             controller.watches.end(reason)
             edges.engine.wake()
 
+        if self._only_ship:
+            controller.watches.end(SHIPPED)
         with watch_signals(end, sigint=not self._environment.disable_sigint_handler) as signals:
             try:
                 hooks.start()
@@ -203,6 +218,11 @@ class Driver:
                 controller.step()
                 if controller.watches.hurry:
                     raise KeyboardInterrupt
+                why = self._home.why_give_up()
+                if why and not state.session.draining:
+                    controller.watches.end(why)
+                elif why and self._only_ship:  # nothing else would end the wait for its uploads
+                    controller.tell(ob.GraceOver())
                 if snapshots.maybe():
                     self._hooks.keep_states()
                 shortage.look(clock.now())
@@ -211,34 +231,29 @@ class Driver:
 
     def _leave(self, controller: Controller, snapshots: Snapshotter) -> None:
         """The last facts, the last sync, the last snapshot: only then may ``fit()`` claim anything (I9)."""
-        state, hooks, journal = controller.state, self._hooks, controller.edges.journal
+        state, hooks = controller.state, self._hooks
         reason = state.session.draining
         running = [
             ev.AttemptInterrupted(controller.edges.clock.now(), n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED)
             for n in state.running
         ]
         controller.record(*running, ev.DriverStopped(controller.edges.clock.now(), reason or "finished"))
-        assert isinstance(journal, Journal)
-        if not journal.wait_synced(journal.written_seq, LAST_SYNC_S):
-            raise StorageError(
-                f"The last {journal.written_seq - journal.synced_seq} records of the journal could not be made durable "
-                f"within {LAST_SYNC_S:.0f} s; they survive a crash of any process but not a power cut. Check the disk "
-                f"of {self._experiment.root.path}."
-            )
+        hooks.flush_files()
+        self._home.finish(state, lambda: reason if controller.watches.give_up(controller.edges.clock.now()) else "")
         hooks.finish(reason)
         self._kit.tidy(state, {*state.session.untidy, *self._inherited, *(event.n for event in running)})
         snapshots.finish()
 
     # --- the parts
 
-    def _make_notifier(self, state: State, clock: RealClock, journal: Journal) -> Notifier:
+    def _make_notifier(self, state: State, clock: RealClock, journal: JournalWriter, claim: Claim) -> Notifier:
         config, environment, info = self._run_config, self._environment, self._info
         history = Past(self._experiment.root.path, self._experiment.spec.retention, self._results)
         info.load_rows = history.rows
         given = [*(config.callbacks or ()), *callbacks_from_paths(environment.callbacks)]
         facts = ExperimentFacts(
             name=info.name,
-            root=str(info.root),
+            root=shown_root(info),
             metric=info.metric,
             mode=info.mode,
             total=info.total_samples,
@@ -259,7 +274,7 @@ class Driver:
             callbacks=default_callbacks(environment.disable_auto_callback_loggers, given),
             display=make_display(config.verbose, reporter=config.progress_reporter),
             facts=facts,
-            is_fenced=partial(is_fenced, self._experiment.root.path, journal.claim),
+            is_fenced=partial(is_fenced, self._experiment.root.path, claim),
         )
 
     def _policies(self) -> Policies:
@@ -278,8 +293,16 @@ class Driver:
             free_load_failures=self._environment.restore_retries,
             count_preemption=self._environment.count_preemption_as_failure,
             unwind_grace_s=self._environment.force_trial_cleanup_s,
+            max_uncommitted=self._max_uncommitted(),
+            roots=(str(experiment.root.path), os.path.realpath(experiment.root.path)),
         )
         return Policies(rules, tune.scheduler or FIFOScheduler(), self._stop, self._results)
+
+    def _max_uncommitted(self) -> int:
+        """Uploads take long: one under way, and one that a newer one may replace (or that has to be waited for)."""
+        if self._checkpoint.wait_for_commit:
+            return 0
+        return 2 if self._home.is_far else Rules().max_uncommitted
 
     def _policy_memory(self) -> dict[str, bytes]:
         memory = self._stop.get_state()
@@ -288,9 +311,10 @@ class Driver:
     def _watches(self) -> Watches:
         return Watches(self._stop, stall_timeout_s=self._failure.stall_timeout_s, grace_s=self._failure.grace_s)
 
-    def _keeper_edge(self, workers: CheckpointKeeper, state: State, clock: RealClock, hooks: Notifier) -> KeeperEdge:
+    def _keeper_edge(self, workers: Keeper, state: State, clock: RealClock, hooks: Notifier) -> KeeperEdge:
+        slow = self._experiment.spec.retention if self._home.is_far else None
         directory = partial(self._kit.directory, state)
-        return KeeperEdge(workers, state, clock, trial_dir=directory, trouble=hooks.trouble)
+        return KeeperEdge(workers, state, clock, trial_dir=directory, trouble=hooks.trouble, slow=slow)
 
     def _make_engine(self) -> Engine:
         settings = self._run_config.engine
@@ -316,6 +340,7 @@ class Driver:
             memory_limit_bytes=getattr(self._run_config.engine, "memory_limit_bytes", None) or 0,
             sys_path=tuple(sys.path),
             working_dir=os.getcwd(),
+            address=address_of(self._experiment),
         )
 
     def _make_proposer(self, state: State) -> VariantProposer:
@@ -331,11 +356,38 @@ class Driver:
         )
 
 
+def home_of(experiment: Experiment) -> Home:
+    """Where the experiment lives."""
+    config, root = experiment.settings.run_config, experiment.root
+    assert config.sync_config is not None
+    if root.remote is not None:
+        from holdfast.controller.store_home import StoreHome
+
+        return StoreHome(root, config.durability, config.sync_config)
+    if config.sync_config.upload_dir is not None and config.sync_config.has_own_syncer:
+        from holdfast.controller.synced_home import SyncedHome
+
+        return SyncedHome(root, config.durability, config.sync_config)
+    return LocalHome(root, config.durability)
+
+
+def address_of(experiment: Experiment) -> str:
+    """Where the experiment is for other machines; "" if it is nowhere but in its directory."""
+    config, root = experiment.settings.run_config.sync_config, experiment.root
+    if root.remote is not None:
+        return root.remote.url
+    if config is not None and config.upload_dir is not None and config.has_own_syncer:
+        return join_address(config.upload_dir, root.name)
+    return ""
+
+
 def make_info(experiment: Experiment) -> ExperimentInfo:
     """What callbacks, results and displays need to know about the experiment."""
     spec = experiment.spec
     return ExperimentInfo(
         root=experiment.root.path,
+        url="" if experiment.root.remote is None else experiment.root.remote.url,
+        filesystem=None if experiment.root.remote is None else experiment.root.remote.filesystem,
         name=spec.name,
         trainable_name=spec.trainable,
         is_class=spec.is_class,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import os
 import secrets
 import time
@@ -10,7 +11,8 @@ from pathlib import Path
 from typing import Any
 
 from holdfast._version import __version__
-from holdfast.config import CheckpointConfig, Environment, RunConfig, TuneConfig
+from holdfast.config import CheckpointConfig, Environment, RunConfig, SyncConfig, TuneConfig
+from holdfast.controller.remote import Remote, mirror_root, open_root, remote_of
 from holdfast.controller.spec import Root, Spec, read_pickle, read_spec, sole_use, write_spec
 from holdfast.core.retention import Retention
 from holdfast.errors import (
@@ -20,6 +22,7 @@ from holdfast.errors import (
     StorageError,
     TuneError,
 )
+from holdfast.journal.epoch import holder
 from holdfast.registry import get_trainable, trainable_name
 from holdfast.search.basic_variant import BasicVariantGenerator
 from holdfast.space import flatten_dict
@@ -27,19 +30,18 @@ from holdfast.space.domains import Function
 from holdfast.space.objects import extract_objects
 from holdfast.space.variants import VariantPlan
 from holdfast.stopper import resolve_stopper
+from holdfast.storage.address import parse
 from holdfast.storage.local import write_atomic
 from holdfast.trainable.pickling import (
     StoredObjects,
     dump_objects,
+    dump_settings,
     dump_trainable,
-    dump_value,
     load_objects,
     load_trainable,
 )
 
 MAX_NAME_TRIES = 10_000
-
-SETTINGS = "what the Tuner was given besides its trainable"
 
 
 class Settings:
@@ -81,10 +83,18 @@ def is_class_trainable(trainable: Any) -> bool:
 def resolve_trainable(trainable: Any) -> Any:
     """The function or class behind what the user gave, checked as far as it can be without running it."""
     if trainable is None:
-        raise TuneError("You need to provide a trainable: Tuner(train_function) or Tuner(TrainableSubclass).")
+        raise TuneError(
+            "You need to provide a trainable: Tuner(train_function) or Tuner(TrainableSubclass). Got None; if a call "
+            "stands there, Tuner(train(config)), leave the brackets out: Tuner(train)."
+        )
     if isinstance(trainable, str):
         trainable = get_trainable(trainable)
     if is_class_trainable(trainable):
+        if not any(name in vars(kind) for kind in _own_classes(trainable) for name in ("step", "_train", "train")):
+            raise InvalidInputError(
+                f"{trainable.__name__} does not implement step(), so it cannot train. Add `def step(self): ...`, which "
+                "trains for one iteration and returns its metrics as a dict."
+            )
         return trainable
     if isinstance(trainable, type):
         raise InvalidTypeError(
@@ -92,13 +102,20 @@ def resolve_trainable(trainable: Any) -> Any:
             "(setup, step, save_checkpoint, load_checkpoint), or pass a function of one argument, config."
         )
     if not callable(trainable):
+        kind = type(trainable)
+        hint = f" Pass the class itself: Tuner({kind.__name__})." if is_class_trainable(kind) else ""
         raise InvalidTypeError(
-            f"A trainable is a function, a tune.Trainable subclass or a registered name; got {trainable!r}."
+            f"A trainable is a function, a tune.Trainable subclass or a registered name; got {trainable!r}.{hint}"
         )
     from holdfast.trainable.function_runner import check_signature
 
     check_signature(trainable)
     return trainable
+
+
+def _own_classes(trainable: type) -> list[type]:
+    """The classes that a trainable is made of, without holdfast's base of them all."""
+    return [kind for kind in trainable.__mro__ if "_holdfast_trainable" not in vars(kind)]
 
 
 def check_space(param_space: Any) -> dict[str, Any]:
@@ -169,7 +186,7 @@ def create_experiment(
     searcher = tune_config.search_alg or BasicVariantGenerator()
     plan = searcher.plan(space, tune_config.num_samples, seed)
     settings = Settings(plain_space, tune_config, run_config)
-    pickled_objects, pickled_settings = dump_objects(plan.objects), dump_value(settings, SETTINGS)
+    pickled_objects, pickled_settings = dump_objects(plan.objects), dump_settings(_without_secrets(settings))
     root = _choose_root(run_config, name, environment)
     spec = Spec(
         version=__version__,
@@ -196,7 +213,18 @@ def create_experiment(
         root.settings_file: pickled_settings,
     }
     _write(root, spec, files)
+    if root.remote is not None:
+        _publish(root, root.remote, run_config)
     return Experiment(root, spec, settings, function, load_objects(root.values_file))
+
+
+def _without_secrets(settings: Settings) -> Settings:
+    """As they are stored: a file system object may hold credentials, and a restore is given it again anyway."""
+    if settings.run_config.storage_filesystem is None:
+        return settings
+    run_config = copy.copy(settings.run_config)
+    run_config.__dict__["storage_filesystem"] = None
+    return Settings(settings.space, settings.tune_config, run_config)
 
 
 def _check_algorithms(config: TuneConfig) -> None:
@@ -216,16 +244,6 @@ def _check_algorithms(config: TuneConfig) -> None:
 
 def _check_available(config: RunConfig) -> None:
     """Refuse what this version cannot do, rather than do something else."""
-    if config.storage_filesystem is not None:
-        raise InvalidInputError(
-            "RunConfig.storage_filesystem is not available in this version of holdfast: use a local path."
-        )
-    sync = config.sync_config
-    if sync is not None and sync.syncer is not None and sync.syncer != "auto":
-        raise InvalidInputError(
-            f"SyncConfig.syncer={sync.syncer!r}: custom syncers are not available in this version of holdfast. "
-            "Leave it out: trials write their checkpoints straight under storage_path."
-        )
     if config.engine == "ray":
         raise InvalidInputError(
             'RunConfig.engine="ray" is not available in this version of holdfast. Leave it out, or give LocalEngine().'
@@ -244,26 +262,50 @@ def _write(root: Root, spec: Spec, files: dict[Path, bytes]) -> None:
             write_spec(root, spec)  # last: from here on this is an experiment
     except OSError as error:
         raise StorageError(
-            error.errno,
             f"The experiment cannot be written at {root.path}: {error.strerror or error}. "
             "Choose another directory with RunConfig(storage_path=...). Nothing was started.",
         ) from error
 
 
+def _publish(root: Root, remote: Remote, run_config: RunConfig) -> None:
+    assert run_config.sync_config is not None
+    try:
+        if not remote.publish(root, unfenced=run_config.sync_config.unfenced_store):
+            if remote.was_started():  # by somebody who was faster
+                raise _exists(remote.url)
+            remote.replace_unstarted(root)
+    except StorageError as error:
+        raise type(error)(f"The experiment cannot be written at {remote.url}: {error} Nothing was started.") from error
+
+
 def _choose_root(run_config: RunConfig, name: str, environment: Environment) -> Root:
     storage = os.fspath(run_config.storage_path or "")
-    if "://" in storage:
-        if not storage.startswith("file://"):
-            raise InvalidInputError(
-                f"storage_path={storage!r}: object stores are not available in this version of holdfast. "
-                "Use a local or NFS directory."
-            )
-        storage = storage.removeprefix("file://")
-    base = Path(storage)
-    if run_config.name is not None:
-        return _named_root(base / run_config.name, run_config.if_exists)
-    stem = name if environment.disable_dated_subdir else f"{name}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
-    return _free_root(base / stem)
+    stem = run_config.name
+    if stem is None:
+        stem = name if environment.disable_dated_subdir else f"{name}_{time.strftime('%Y-%m-%d_%H-%M-%S')}"
+    remote = remote_of(storage, run_config.storage_filesystem)
+    if remote is not None:
+        return _choose_remote(remote, stem, run_config)
+    base = Path(parse(storage).path)
+    return _free_root(base / stem) if run_config.name is None else _named_root(base / stem, run_config.if_exists)
+
+
+def _choose_remote(base: Remote, stem: str, run_config: RunConfig) -> Root:
+    """The mirror of an experiment that is not yet in the store; an old mirror of another one is set aside."""
+    remote = base.below(stem)
+    for number in range(2, MAX_NAME_TRIES):
+        if not remote.exists() or not remote.was_started():
+            break
+        if run_config.name is not None and run_config.if_exists != "new":
+            raise _exists(remote.url)
+        remote = base.below(f"{stem}_{number}")
+    root = mirror_root(remote, None if run_config.local_dir is None else os.fspath(run_config.local_dir))
+    if root.path.exists() and any(root.path.iterdir()):
+        owner = holder(root.path)
+        if owner is not None and owner.alive:
+            raise _exists(str(root.path))
+        root.path.rename(root.path.with_name(f"{root.path.name}.superseded-{uuid.uuid4().hex[:8]}"))
+    return root
 
 
 def _named_root(path: Path, if_exists: str) -> Root:
@@ -275,9 +317,10 @@ def _named_root(path: Path, if_exists: str) -> Root:
     raise _exists(path)
 
 
-def _exists(path: Path) -> ExperimentExistsError:
+def _exists(path: Path | str) -> ExperimentExistsError:
+    name = str(path).partition("?")[0].rpartition("/")[2]
     return ExperimentExistsError(
-        f"An experiment named {path.name!r} exists already at {path}. To continue it: "
+        f"An experiment named {name!r} exists already at {path}. To continue it: "
         f'Tuner.restore("{path}"). To start another one: a new RunConfig(name=...), or RunConfig(if_exists="new") to '
         'number it. RunConfig(if_exists="resume") continues it whenever it exists. Nothing was changed.'
     )
@@ -291,13 +334,27 @@ def _free_root(path: Path) -> Root:
     raise InvalidInputError(f"There are {MAX_NAME_TRIES} experiments named {path.name!r} in {path.parent} already.")
 
 
-def load_experiment(path: str | os.PathLike[str], trainable: Any = None, param_space: Any = None) -> Experiment:
+def load_experiment(
+    path: str | os.PathLike[str],
+    trainable: Any = None,
+    param_space: Any = None,
+    filesystem: Any = None,
+    sync_config: SyncConfig | None = None,
+) -> Experiment:
     """The experiment at ``path``, with the user's objects as stored or as given again."""
-    root = Root(Path(local_path(path)))
+    if sync_config is not None:
+        from holdfast.controller.synced_home import fetch_copy
+
+        root, sync_config = fetch_copy(os.fspath(path), sync_config)
+    else:
+        root = open_root(path, filesystem)
     spec = read_spec(root)
     function = _checked_again(spec, trainable) if trainable is not None else _stored_trainable(root, spec)
     settings = _stored_settings(root)
     replacements: dict[Path, bytes] = {}
+    if sync_config is not None:  # a syncer of another machine need not work on this one
+        settings.run_config._set("sync_config", sync_config)
+        replacements[root.settings_file] = dump_settings(settings)
     if trainable is not None:
         replacements[root.trainable_file] = dump_trainable(function)
     objects = load_objects(root.values_file)
@@ -306,19 +363,11 @@ def load_experiment(path: str | os.PathLike[str], trainable: Any = None, param_s
         objects = load_objects(root.values_file, dump_objects(newer))
         settings.space = _refreshed(settings.space, space)
         replacements[root.values_file] = objects.dump()
-        replacements[root.settings_file] = dump_value(settings, SETTINGS)
+        replacements[root.settings_file] = dump_settings(settings)
     spec.name = root.path.name
     experiment = Experiment(root, spec, settings, function, objects)
     experiment.replacements = replacements
     return experiment
-
-
-def local_path(path: str | os.PathLike[str]) -> str:
-    """A local path as given, or as a file:// URI."""
-    text = os.fspath(path)
-    if "://" in text and not text.startswith("file://"):
-        raise InvalidInputError(f"{text!r}: object stores are not available in this version of holdfast.")
-    return os.path.abspath(os.path.expanduser(text.removeprefix("file://")))
 
 
 def check_unchanged(experiment: Experiment) -> None:
@@ -335,6 +384,8 @@ def keep_replacements(experiment: Experiment) -> None:
     """Store what was given again, so that workers and later restores use it. Only its one driver may do that (I4)."""
     for path, content in experiment.replacements.items():
         write_atomic(str(path), content)
+    if experiment.replacements and experiment.root.remote is not None:
+        experiment.root.remote.send_objects(experiment.root)
     experiment.replacements.clear()
 
 

@@ -16,6 +16,10 @@ from holdfast.core import observations as ob
 class Hooks(Protocol):
     """What the loop tells the outside."""
 
+    @property
+    def answers_wait(self) -> bool:
+        """Whether trials are answered only after everybody was told: a user's callback may want a say in the answer."""
+
     def before_turn(self) -> None: ...
 
     def see(self, observations: Iterable[ob.Observation]) -> None: ...
@@ -39,6 +43,8 @@ class Hooks(Protocol):
 
 class NoHooks:
     """Nobody listens: for simulation."""
+
+    answers_wait = True
 
     def before_turn(self) -> None:
         pass

@@ -1,6 +1,6 @@
 """The loop: observations in, facts journaled, commands out. The only thread that touches the state.
 
-    observations -> decide -> journal.append -> callbacks -> dispatch
+    observations -> decide -> journal.append -> callbacks -> dispatch    (the last two swapped if no user is told)
 
 Nothing leaves the process before the events that caused it are written (I1); deletions and commits wait until they are
 fsynced (I3). An exception that reaches this loop is a bug in holdfast or in a user's callback, stop rule or searcher;
@@ -50,7 +50,12 @@ class JournalWriter(Protocol):
     def accepted_seq(self) -> int: ...
 
     @property
-    def synced_seq(self) -> int: ...
+    def synced_seq(self) -> int:
+        """Last record that survives a power cut: a checkpoint that it tells of may be committed."""
+
+    @property
+    def durable_seq(self) -> int:
+        """Last record that is where the experiment lives: what it makes obsolete may be deleted."""
 
     def append(self, payloads: Sequence[bytes]) -> int: ...
 
@@ -96,7 +101,8 @@ class Controller:
         self.edges = edges
         self.hooks = hooks
         self.watches = watches
-        self._gated: deque[tuple[int, cmd.Commit | cmd.Delete]] = deque()
+        self._commits: deque[tuple[int, cmd.Commit | cmd.Delete]] = deque()
+        self._deletions: deque[tuple[int, cmd.Commit | cmd.Delete]] = deque()
         self._inbox: list[ob.Observation] = []
         self._hurry = False
 
@@ -139,10 +145,13 @@ class Controller:
         finally:
             # Even if a policy raised, what was decided before it did is fact and must reach the journal.
             self._write(turn.events)
+        if not hooks.answers_wait:
+            self._dispatch(turn.commands)  # trials train on while result files are being told
         hooks.after_turn(turn.events)
         self._inbox += hooks.take_complaints()
-        self._dispatch(turn.commands)
-        self._open_gate()
+        if hooks.answers_wait:
+            self._dispatch(turn.commands)
+        self._open_gates()
 
     def record(self, *events: ev.AnyEvent) -> None:
         """Journal facts that no observation led to (the driver's own coming and going)."""
@@ -176,18 +185,19 @@ class Controller:
     def _dispatch(self, commands: list[cmd.Command]) -> None:
         for command in commands:
             if isinstance(command, cmd.GATED):
-                self._gated.append((self.edges.journal.written_seq, command))
+                gate = self._commits if isinstance(command, cmd.Commit) else self._deletions
+                gate.append((self.edges.journal.written_seq, command))
             else:
                 self._carry_out(command)
 
-    def _open_gate(self) -> None:
-        gated, journal = self._gated, self.edges.journal
-        if not gated:
+    def _open_gates(self) -> None:
+        commits, deletions, journal = self._commits, self._deletions, self.edges.journal
+        if not commits and not deletions:
             return
-        synced = journal.synced_seq
-        while gated and gated[0][0] <= synced:
-            self.edges.keeper.submit(gated.popleft()[1])
-        if gated:
+        for gate, seq in ((commits, journal.synced_seq), (deletions, journal.durable_seq)):
+            while gate and gate[0][0] <= seq:
+                self.edges.keeper.submit(gate.popleft()[1])
+        if commits or deletions:
             journal.request_sync()
 
     def _carry_out(self, command: cmd.Command) -> None:

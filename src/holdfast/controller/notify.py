@@ -16,8 +16,7 @@ from holdfast.callbacks.file_writer import FileWriter
 from holdfast.callbacks.loggers import ErrorFiles, FileLogger
 from holdfast.callbacks.progress import Display, ExperimentFacts, Outcome, RunSummary
 from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo, TrialList, TrialView
-from holdfast.checkpoints.checkpoint import Checkpoint
+from holdfast.callbacks.trial_view import ExperimentInfo, TrialList, TrialView, checkpoint_at, trial_dirname
 from holdfast.checkpoints.names import checkpoint_name
 from holdfast.controller.clock import Clock
 from holdfast.controller.loop import JournalWriter
@@ -28,6 +27,7 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State, Status
 from holdfast.errors import FencedError
+from holdfast.journal.epoch import holder
 
 logger = logging.getLogger("holdfast")
 
@@ -64,6 +64,7 @@ class Notifier:
         self._writer = FileWriter(is_void=is_fenced)
         self._callbacks = CallbackList(callbacks, self._writer)
         self._loggers = [callback for callback in callbacks if isinstance(callback, FileLogger)]
+        self.answers_wait = not all(map(_only_writes, callbacks))
         self._error_files = ErrorFiles(self._writer)
         self._display = display
         self._facts = facts
@@ -187,7 +188,8 @@ class Notifier:
     def _committed(self, event: ev.CheckpointCommitted, _: Any) -> None:
         trial = self._view(event.n)
         if self._callbacks.wants("on_checkpoint"):
-            checkpoint = Checkpoint(f"{trial.path}/{checkpoint_name(event.index)}")
+            record = self._state.trials[event.n]
+            checkpoint = checkpoint_at(self._info, trial_dirname(self._info, record), event.index)
             self._tell("on_checkpoint", trial, checkpoint=checkpoint)
         self._tell("on_trial_save", trial)
 
@@ -289,6 +291,10 @@ class Notifier:
         except Exception as error:  # a full disk, or a state that does not pickle: no reason to end an experiment
             self.warn(f"the states of callbacks could not be stored ({type(error).__name__}: {error})")
 
+    def take_written(self) -> set[str]:
+        """Paths of the result files that were written since the last call. May be called from any thread."""
+        return self._writer.take_written()
+
     def flush_files(self) -> bool:
         """Whether every row told so far is in its file. May be called from any thread."""
         return self._writer.flush(FLUSH_S)
@@ -310,7 +316,9 @@ class Notifier:
 
     def failed(self, error: BaseException) -> None:
         """The run ends with an exception: say what is safe and how to go on."""
-        reason = f"{type(error).__name__}: {error}"
+        outcome, reason = Outcome.FAILED, f"{type(error).__name__}: {error}"
+        if isinstance(error, FencedError):
+            outcome, reason = Outcome.TAKEN_OVER, self._successor()
         try:
             if self._callbacks.wants("on_experiment_end"):
                 self._callbacks.call("on_experiment_end", trials=self._trials)
@@ -318,14 +326,25 @@ class Notifier:
                 self.keep_states()
         except Exception:
             logger.exception("a callback failed while the run was being ended, after that had failed already")
-        self._display.end(
-            self._state, self._facts, RunSummary(at=self._clock.now(), outcome=Outcome.FAILED, reason=reason)
-        )
+        self._display.end(self._state, self._facts, RunSummary(at=self._clock.now(), outcome=outcome, reason=reason))
+
+    def _successor(self) -> str:
+        """Who has the experiment now."""
+        try:
+            now = holder(self._root.path)
+        except Exception:  # storage in trouble must not hide why this driver ends
+            now = None
+        return "another driver" if now is None else f"pid {now.claim.pid} on {now.claim.host}"
 
     def close(self) -> None:
         """Whatever happened: give the terminal back and stop the writing."""
         self._display.close()
         self._writer.close()
+
+
+def _only_writes(callback: Callback) -> bool:
+    """Whether this is one of our own loggers, which write down what they are told and change nothing."""
+    return isinstance(callback, FileLogger) and type(callback).__module__.startswith("holdfast.callbacks.")
 
 
 _TELL: dict[type, Any] = {

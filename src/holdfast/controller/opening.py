@@ -25,8 +25,8 @@ class SnapshotRecord(msgspec.Struct, array_like=True):
     live: list[Trial]
     pending: list[int]
     paused: list[int]
-    overall: list[tuple[float, int, int]]
-    workers: dict[int, WorkerFacts]
+    overall: list[tuple[float, int, int]]  # empty: follows from the trials
+    workers: dict[int, WorkerFacts]  # those that no trial remembers
     search_ended: str
     stopping: str
     mark: list[int] | None
@@ -83,7 +83,7 @@ def open_state(
         record = _snapshot_decoder.decode(snapshot.payload)
         if accept(record.policies):
             prepare(record.policies)
-            state = state_from(record, [_trial_decoder.decode(raw) for raw in snapshot.archived])
+            state = state_from(record, [_trial_decoder.decode(raw) for raw in snapshot.archived], retention)
             position, seq = snapshot.position, snapshot.seq
     contents = read_journal(root, after=position, disk=disk)
     decode, fold = ev.decode, apply
@@ -118,8 +118,8 @@ def snapshot_payload(state: State, live: list[Trial], policies: dict[str, bytes]
         live=live,
         pending=[*parked, *state.pending],
         paused=list(state.paused),
-        overall=state.overall,
-        workers=state.workers,
+        overall=[],
+        workers=state.unseen,
         search_ended=state.search_ended,
         stopping=state.stopping,
         mark=state.mark,
@@ -136,9 +136,10 @@ def snapshot_payload(state: State, live: list[Trial], policies: dict[str, bytes]
     return msgspec.msgpack.encode(record)
 
 
-def state_from(record: SnapshotRecord, archived: list[Trial]) -> State:
+def state_from(record: SnapshotRecord, archived: list[Trial], retention: Retention) -> State:
     """The state that ``snapshot_payload`` was made of. Later records of a trial replace earlier ones."""
     state = State()
+    state.workers = record.workers
     trials: dict[int, Trial] = {trial.n: trial for trial in archived}
     trials.update((trial.n, trial) for trial in record.live)
     state.trials = [trials[n] for n in range(len(trials))]
@@ -146,8 +147,8 @@ def state_from(record: SnapshotRecord, archived: list[Trial]) -> State:
         _index(state, trial)
     state.pending.extend(record.pending)
     state.paused = dict.fromkeys(record.paused)
-    state.overall = record.overall
-    state.workers = record.workers
+    state.unseen = {worker: facts for worker, facts in state.workers.items() if worker not in state.seen_by}
+    retention.rank_all(state)
     state.search_ended, state.stopping, state.mark = record.search_ended, record.stopping, record.mark
     state.total_failures, state.reports = record.total_failures, record.reports
     state.any_checkpoint = record.any_checkpoint
@@ -159,6 +160,10 @@ def state_from(record: SnapshotRecord, archived: list[Trial]) -> State:
 def _index(state: State, trial: Trial) -> None:
     state.by_id[trial.id] = trial.n
     state.counts[trial.status] += 1
+    trial.where = trial.where or state.workers.get(trial.worker)  # older snapshots have all workers in one place
+    if trial.where is not None:
+        state.workers[trial.worker] = trial.where
+        state.seen_by[trial.worker] = state.seen_by.get(trial.worker, 0) + 1
     if trial.request != state.trials[0].request:
         state.uniform = False
     if trial.status == Status.RUNNING:

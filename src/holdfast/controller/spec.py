@@ -15,7 +15,7 @@ import pickle
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 import xxhash
@@ -24,6 +24,9 @@ from holdfast.core.retention import Retention
 from holdfast.errors import DamageError, ExperimentNotFoundError, NewerFormatError, StorageError, StorageFullError
 from holdfast.storage.local import is_full, write_atomic
 from holdfast.trainable.pickling import OWN_FILE, dump_value
+
+if TYPE_CHECKING:
+    from holdfast.controller.remote import Remote
 
 FORMAT = 1
 CHECKSUM = "checksum"
@@ -55,10 +58,16 @@ class Spec(msgspec.Struct, kw_only=True):
 
 
 class Root:
-    """Paths below an experiment's root."""
+    """Paths below an experiment's root.
 
-    def __init__(self, path: str | Path) -> None:
+    Attributes:
+        path: The local directory; of an experiment in a store, its mirror.
+        remote: The store's side of it; None if the directory is all there is.
+    """
+
+    def __init__(self, path: str | Path, *, remote: Remote | None = None) -> None:
         self.path = Path(path)
+        self.remote = remote
         self.private = self.path / PRIVATE
         self.spec_file = self.private / "spec.json"
         self.objects = self.private / "objects"
@@ -67,6 +76,16 @@ class Root:
         self.settings_file = self.objects / "settings.pkl"
         self.callback_states_file = self.objects / "callback-states.pkl"
         self.logs = self.private / "logs"
+
+    @property
+    def name(self) -> str:
+        """What the experiment is called here."""
+        return self.path.name if self.remote is None else self.remote.name
+
+    @property
+    def shown(self) -> str:
+        """Where the experiment is, for people and for a later restore."""
+        return str(self.path) if self.remote is None else self.remote.url
 
     def exists(self) -> bool:
         """Is there an experiment exactly here?"""
@@ -127,8 +146,8 @@ def read_spec(root: Root) -> Spec:
         found = raw["format"]
         if found > FORMAT:
             raise NewerFormatError(
-                f"{root.path} was written by a newer holdfast (format {found}, version {raw.get('version')}); this one "
-                f"reads formats up to {FORMAT}. Nothing was changed. Upgrade: pip install -U holdfast"
+                f"{root.shown} was written by a newer holdfast (format {found}, version {raw.get('version')}); this "
+                f"one reads formats up to {FORMAT}. Nothing was changed. Upgrade: pip install -U holdfast"
             )
         if raw.pop(CHECKSUM, None) not in (None, _checksum(raw)):
             raise ValueError("its content does not match its checksum")

@@ -100,13 +100,18 @@ class TrialKit:
         return self._experiment.root.path / trial_dirname(self._info, state.trials[n])
 
     def tidy(self, state: State, trials: set[int]) -> None:
-        """Remove what attempts of these trials had begun to stage when they were killed, and never reported."""
+        """Remove what attempts of these trials had begun to stage when they were killed, and never reported.
+
+        Stages of attempts that the state does not know may belong to a driver that has taken over. If they do not, but
+        the journal has lost those attempts, they go when attempts of these numbers are started.
+        """
         for n in trials:
             trial = state.trials[n]
             keep = {record.sealed for record in trial.checkpoints if (n, record.index) in state.staged}
-            with contextlib.suppress(StorageError):  # what is left costs space and nothing else
-                sweep(self.directory(state, n), keep)
             state.session.untidy.discard(n)
+            with contextlib.suppress(StorageError):  # what is left costs space and nothing else
+                if sweep(self.directory(state, n), keep, up_to=trial.attempt).spared:
+                    state.session.untidy.add(n)
 
     def run_message(self, state: State, n: int) -> Run:
         """What a worker needs to run the attempt that the state says the trial is in."""

@@ -9,9 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+import msgspec
+
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
+from holdfast.core.backoff import hold_back, wait_for_space
 from holdfast.core.plan import schedule
 from holdfast.core.policies import Verdict
 from holdfast.core.retention import lookup
@@ -19,10 +22,7 @@ from holdfast.core.state import State, Status, Stored, Trial, units
 from holdfast.core.turn import Turn
 from holdfast.errors import MetricMissingError
 
-MAX_BACKOFF_S = 60.0  # between attempts that are cut short without progress
-MAX_WAIT_FOR_SPACE_S = 15.0
 LOADS_BEFORE_FALL_BACK = 2
-MAX_UNCOMMITTED = 4  # staged checkpoints of one trial before its next report waits
 
 
 def decide(turn: Turn, observation: ob.Observation) -> None:
@@ -55,7 +55,7 @@ def _report(turn: Turn, o: ob.Report) -> None:
         _stage(turn, trial, o.sealed)
     if o.final:
         return
-    if trial.uncommitted > MAX_UNCOMMITTED and not trial.verdict:
+    if trial.uncommitted > turn.policies.rules.max_uncommitted and not trial.verdict:
         turn.state.session.owed[o.n] = o.ordinal  # answered when storage has caught up
     else:
         _answer(turn, trial, o.ordinal)
@@ -158,7 +158,7 @@ def _unwound(turn: Turn, trial: Trial, cause: str, detail: str) -> None:
     else:
         turn.add(ev.AttemptInterrupted(turn.at, trial.n, trial.attempt, cause, detail))
         _drop_obsolete(turn, trial)
-        _hold_back(turn, trial)
+        hold_back(turn, trial)
 
 
 def _terminate(turn: Turn, trial: Trial, reason: str) -> None:
@@ -170,18 +170,25 @@ def _raised(turn: Turn, o: ob.Raised) -> None:
     trial = _current(turn, o)
     if trial is None:
         return
+    o = msgspec.structs.replace(o, error=_without_root(turn, o.error))
     if trial.verdict or turn.state.session.draining:
         # It was on its way out: what it raises while unwinding changes nothing about the decision.
         turn.add(ev.Noted(turn.at, trial.n, f"while it was being stopped: {o.error.type}: {o.error.message}"))
         _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, "")
     elif o.storage:
         _unwound(turn, trial, ev.Cause.STORAGE, f"{o.error.type}: {o.error.message}")
-        _wait_for_space(turn, trial)
+        wait_for_space(turn, trial)
     elif o.restoring:
         _load_failed(turn, trial, o)
     else:
         # While a stop rule ends the experiment nothing is tried again, but a failure stays a failure.
         _fail(turn, trial, ev.Cause.EXCEPTION, o.error, retry=not o.final and not turn.state.stopping)
+
+
+def _without_root(turn: Turn, error: ev.ErrorFacts) -> ev.ErrorFacts:
+    """What failed, without the place where the experiment happens to be now: the journal outlives it (I11)."""
+    tell = turn.policies.rules.relative
+    return msgspec.structs.replace(error, message=tell(error.message), traceback=tell(error.traceback))
 
 
 def _load_failed(turn: Turn, trial: Trial, o: ob.Raised) -> None:
@@ -220,7 +227,7 @@ def _waiting(turn: Turn, o: ob.Waiting) -> None:
     trouble = turn.state.session.storage_trouble
     if o.text:
         trouble[o.n] = o.text
-        turn.add(ev.Noted(turn.at, o.n, o.text))
+        turn.add(ev.Noted(turn.at, o.n, turn.policies.rules.relative(o.text)))
     else:
         trouble.pop(o.n, None)
 
@@ -268,10 +275,14 @@ def _commit_ended(turn: Turn, o: ob.CommitEnded) -> None:
     trial = turn.state.trials[o.n]
     if o.damaged:
         turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, o.message))
+    elif o.superseded:
+        turn.add(ev.CheckpointsDropped(turn.at, o.n, (o.index,)))
+        turn.commands.append(cmd.Delete(o.n, o.index))
     else:
         turn.add(ev.CheckpointCommitted(turn.at, o.n, o.index, o.digest, o.bytes))
         turn.state.session.full_disk.pop(o.n, None)
-        for n in {o.n, *turn.policies.rules.retention.crowded_out(turn.state)}:
+        _drop_obsolete(turn, trial)
+        for n in turn.policies.rules.retention.crowded_out(turn.state):
             _drop_obsolete(turn, turn.state.trials[n])
     _answer_owed(turn, trial)
     _unpark(turn.state, trial)
@@ -280,7 +291,7 @@ def _commit_ended(turn: Turn, o: ob.CommitEnded) -> None:
 def _answer_owed(turn: Turn, trial: Trial) -> None:
     """A trial that saves faster than storage commits waits in ``report()``: stages must not pile up without end."""
     owed = turn.state.session.owed
-    if trial.n in owed and trial.uncommitted <= MAX_UNCOMMITTED:
+    if trial.n in owed and trial.uncommitted <= turn.policies.rules.max_uncommitted:
         _answer(turn, trial, owed.pop(trial.n))
 
 
@@ -311,7 +322,9 @@ def _verify_ended(turn: Turn, o: ob.VerifyEnded) -> None:
         record = state.trials[o.n].find(o.index)
         if record is not None and record.stored == Stored.COMMITTED:
             turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, o.message))
-    _unpark(state, state.trials[o.n])
+    # Any trial may start from it, not only the one that saved it. The first one to wait starts first.
+    for n in sorted(state.session.awaited.pop((o.n, o.index), ()), reverse=True):
+        _unpark(state, state.trials[n])
 
 
 def _delete_ended(turn: Turn, o: ob.DeleteEnded) -> None:
@@ -322,7 +335,8 @@ def _delete_ended(turn: Turn, o: ob.DeleteEnded) -> None:
     else:
         # The intent stays a fact: the next driver that opens the experiment tries again.
         turn.state.session.undeleted.add((o.n, o.index))
-        turn.add(ev.Noted(turn.at, o.n, f"checkpoint_{o.index:06d} could not be deleted: {o.message}"))
+        why = turn.policies.rules.relative(o.message)
+        turn.add(ev.Noted(turn.at, o.n, f"checkpoint_{o.index:06d} could not be deleted: {why}"))
 
 
 # --- what the searcher and the user say
@@ -390,7 +404,7 @@ def _interrupted(turn: Turn, o: ob.Interrupted) -> None:
 def _callback_raised(turn: Turn, o: ob.CallbackRaised) -> None:
     trial = turn.state.trials[o.n]
     if trial.status == Status.TERMINATED:
-        turn.add(ev.TrialErrored(turn.at, o.n, trial.attempt, ev.Cause.CALLBACK, o.error))
+        turn.add(ev.TrialErrored(turn.at, o.n, trial.attempt, ev.Cause.CALLBACK, _without_root(turn, o.error)))
         _fail_fast(turn, trial)
 
 
@@ -448,23 +462,6 @@ def _newest_first(state: State) -> None:
     waiting = sorted(state.pending, key=lambda n: (-state.trials[n].last_at, n))
     state.pending.clear()
     state.pending.extend(waiting)
-
-
-def _hold_back(turn: Turn, trial: Trial) -> None:
-    """An interruption is free, but one that repeats without progress waits longer each time."""
-    if trial.cuts > 1:
-        delay = min(MAX_BACKOFF_S, 2.0 ** min(trial.cuts - 2, 10))
-        turn.state.session.held_until[trial.n] = turn.at + delay
-
-
-def _wait_for_space(turn: Turn, trial: Trial) -> None:
-    """Reports since the last checkpoint are no progress here: the next attempt repeats them and fills the disk more."""
-    session = turn.state.session
-    tries = session.full_disk.get(trial.n, 0)
-    session.full_disk[trial.n] = tries + 1
-    if tries:
-        delay = min(MAX_WAIT_FOR_SPACE_S, 2.0 ** min(tries - 1, 10))
-        session.held_until[trial.n] = max(session.held_until.get(trial.n, 0.0), turn.at + delay)
 
 
 _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {

@@ -100,7 +100,7 @@ class Capacity(msgspec.Struct, frozen=True):
 
 
 class CommitEnded(msgspec.Struct, frozen=True):
-    """A staged checkpoint was committed (``digest``) or cannot be (``damaged`` for ever, else for now)."""
+    """A staged checkpoint was committed (``digest``), cannot be (``damaged``), or need not be (``superseded``)."""
 
     n: int
     index: int
@@ -108,6 +108,7 @@ class CommitEnded(msgspec.Struct, frozen=True):
     bytes: int = 0
     damaged: bool = False
     message: str = ""
+    superseded: bool = False  # a newer one was staged before its commit had begun
 
 
 class VerifyEnded(msgspec.Struct, frozen=True):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
-from holdfast.core.state import State, Status, Stored, Trial, units
+from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, units
 from holdfast.core.turn import Turn
 
 
@@ -67,11 +67,12 @@ def _start(turn: Turn, trial: Trial) -> None:
         _park(turn.state, trial)
         return
     source = _source_of(trial)
-    if source is None and any(r.stored == Stored.BAD and r.index >= trial.floor for r in trial.checkpoints):
+    if source is None and any(record.digest for record in _lost(trial)):
         _all_damaged(turn, trial)
         return
     if source is not None and source not in session.verified:
         _park(turn.state, trial)
+        session.awaited.setdefault(source, set()).add(trial.n)
         turn.commands.append(cmd.Verify(*source))
         return
     rows = 0
@@ -79,6 +80,8 @@ def _start(turn: Turn, trial: Trial) -> None:
         session.verified.discard(source)  # once per start: bytes can rot while a trial runs
         record = trial.find(source[1])
         rows = record.row if record is not None else 0
+    elif any(record.attempt == trial.attempt for record in _lost(trial)):
+        _note_nothing_saved(turn, trial)
     session.storage_trouble.pop(trial.n, None)
     turn.add(ev.TrialStarted(turn.at, trial.n, trial.attempt + 1, rows, source))
     turn.commands.append(cmd.Launch(trial.n, trial.attempt))
@@ -92,9 +95,27 @@ def _park(state: State, trial: Trial) -> None:
     state.session.parked.add(trial.n)
 
 
+def _lost(trial: Trial) -> list[CheckpointRecord]:
+    """Checkpoints of this life that cannot be used; one without a digest was never committed."""
+    return [record for record in trial.checkpoints if record.stored == Stored.BAD and record.index >= trial.floor]
+
+
+def _reasons(records: list[CheckpointRecord]) -> str:
+    return "; ".join(f"checkpoint_{record.index:06d}: {record.reason}" for record in records)
+
+
+def _note_nothing_saved(turn: Turn, trial: Trial) -> None:
+    """There is no progress to give up: what was reported was never committed, as after a power cut."""
+    text = (
+        "no checkpoint of it was ever committed, and what was staged cannot be used "
+        f"({_reasons(_lost(trial))}): it starts again from the beginning"
+    )
+    turn.add(ev.Noted(turn.at, trial.n, text))
+
+
 def _all_damaged(turn: Turn, trial: Trial) -> None:
-    bad = [record for record in trial.checkpoints if record.stored == Stored.BAD]
-    reasons = "; ".join(f"checkpoint_{record.index:06d}: {record.reason}" for record in bad)
+    bad = _lost(trial)
+    reasons = _reasons(bad)
     repair = "repair the files and restore with resume_errored=True, or " if any(r.digest for r in bad) else ""
     message = (
         f"every checkpoint of this trial is damaged ({reasons}). It is not restarted from scratch by itself: "

@@ -6,6 +6,7 @@ same things again, or from a snapshot of its state.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
@@ -56,6 +57,17 @@ class Rules(msgspec.Struct, frozen=True):
     free_load_failures: int = 0  # TUNE_RESTORE_RETRY_NUM
     count_preemption: bool = False
     unwind_grace_s: float = 600.0  # for a trial that was told to stop
+    max_uncommitted: int = 4  # staged checkpoints of one trial before its next report waits
+    roots: tuple[str, ...] = ()  # where the experiment is now, in every spelling that a path may have
+
+    def relative(self, text: str) -> str:
+        """``text`` with paths below the root made relative to it."""
+        for root in self.roots:
+            if root in text:
+                # Not within a longer path or name: "/data/exp" is neither in "/mnt/data/exp/a" nor in "/data/exp2".
+                own = re.compile(rf"(?<![\w./-]){re.escape(root)}(?:(/+)(?=[\w.])|/*(?![\w/-]|\.\w))")
+                text = own.sub(lambda found: "" if found[1] else "./", text)
+        return text
 
 
 class Policies(msgspec.Struct):

@@ -6,7 +6,7 @@ Pure: it answers which indexes are obsolete; events record the answer, and only 
 from __future__ import annotations
 
 import math
-from bisect import insort
+from bisect import bisect_left, insort
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -84,19 +84,33 @@ class Retention(msgspec.Struct, frozen=True):
     def register(self, state: State, trial: Trial, record: CheckpointRecord) -> None:
         """A checkpoint was committed: enter it in the ranking of the whole experiment."""
         if self.num_to_keep_overall is not None and record.index >= trial.floor:
-            insort(state.overall, (self.goodness(record), trial.n, record.index))
+            insort(state.overall, self._entry(trial.n, record))
 
-    def forget(self, state: State, n: int, index: int) -> None:
+    def forget(self, state: State, n: int, record: CheckpointRecord) -> None:
         """A checkpoint is gone, or going."""
         if self.num_to_keep_overall is not None:
-            state.overall = [entry for entry in state.overall if entry[1:] != (n, index)]
+            entry = self._entry(n, record)
+            place = bisect_left(state.overall, entry)
+            if state.overall[place : place + 1] == [entry]:
+                del state.overall[place]
+
+    def rank_all(self, state: State) -> None:
+        """Work out the ranking of the whole experiment from its trials (a scan: for opening only)."""
+        if self.num_to_keep_overall is not None:
+            state.overall = sorted(self._entry(trial.n, r) for trial in state.trials for r in self.ranked(trial))
+
+    def _entry(self, n: int, record: CheckpointRecord) -> tuple[float, int, int]:
+        return self.goodness(record), n, record.index
 
     def crowded_out(self, state: State) -> list[int]:
-        """Trials that own a checkpoint which the experiment-wide limit no longer keeps."""
-        if self.num_to_keep_overall is None:
+        """The trial whose checkpoint the experiment-wide limit has just ceased to keep, if any.
+
+        One more checkpoint pushes one other out. Those behind it were out before, and are there only because their
+        trials may still need them.
+        """
+        if self.num_to_keep_overall is None or len(state.overall) <= self.num_to_keep_overall:
             return []
-        surplus = state.overall[: -self.num_to_keep_overall or None]
-        return sorted({n for _, n, _ in surplus})
+        return [state.overall[-self.num_to_keep_overall - 1][1]]
 
     def obsolete(self, state: State, trial: Trial) -> tuple[int, ...]:
         """Indexes of the trial's checkpoints that nothing refers to."""

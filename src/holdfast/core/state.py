@@ -56,6 +56,14 @@ class CheckpointRecord(msgspec.Struct, array_like=True, gc=False):
     reason: str = ""
 
 
+class WorkerFacts(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Where a worker runs."""
+
+    host: str
+    ip: str
+    pid: int
+
+
 class Trial(msgspec.Struct, array_like=True):
     """One configuration's life. Encodes to the record that snapshots hold."""
 
@@ -110,6 +118,7 @@ class Trial(msgspec.Struct, array_like=True):
     next_index: int = 0
     uncommitted: int = 0  # staged checkpoints whose commit has not ended
     floor: int = 0  # checkpoints below this index belong to a life that the user ended by "restart"
+    where: WorkerFacts | None = None  # of ``worker``, for it may be gone long before the trial's result is read
 
     @property
     def final(self) -> bool:
@@ -138,14 +147,6 @@ class Trial(msgspec.Struct, array_like=True):
         return self.uncommitted > 0
 
 
-class WorkerFacts(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """Where a worker runs."""
-
-    host: str
-    ip: str
-    pid: int
-
-
 UNIT = 10_000  # resources are counted in integers, so that 10 x 0.1 is 1
 
 
@@ -164,6 +165,7 @@ class Session:
         self.used: dict[str, int] = {}
         self.held_until: dict[int, float] = {}  # trials that wait before they are tried again
         self.parked: set[int] = set()  # wait for a commit or a verification
+        self.awaited: dict[tuple[int, int], set[int]] = {}  # checkpoints under verification, and who waits for each
         self.verified: set[tuple[int, int]] = set()
         self.asked: int = 0  # configurations that the searcher owes us
         self.draining: str = ""  # this driver ends; why
@@ -190,6 +192,8 @@ class State:
         self.holds: dict[tuple[int, int], int] = {}  # checkpoints that other trials start from
         self.overall: list[tuple[float, int, int]] = []  # best k of the experiment: (goodness, n, index)
         self.workers: dict[int, WorkerFacts] = {}
+        self.unseen: dict[int, WorkerFacts] = {}  # those of them from which no trial has its last row
+        self.seen_by: dict[int, int] = {}  # of the others, from how many trials
         self.uniform: bool = True  # all trials ask for the same resources
         self.search_ended: str = ""
         self.stopping: str = ""  # a stop rule ended the experiment; why

@@ -101,10 +101,34 @@ def _epoch_started(state: State, event: ev.EpochStarted, _: Retention) -> None:
     if state.epoch:
         state.lived_s += max(0.0, state.last_at - state.epoch_at)
     state.epoch, state.epoch_at, state.stopped = event.epoch, event.at, ""
+    _forget_workers(state)
+
+
+def _forget_workers(state: State) -> None:
+    """The workers of the driver before are gone: those of which no trial tells are forgotten, but never the newest.
+
+    Numbers of workers go on from there, because one that was used twice would give old results a new origin.
+    """
+    newest = max(state.workers, default=0)
+    for worker in state.unseen.keys() - {newest}:
+        del state.workers[worker], state.unseen[worker]
 
 
 def _worker_joined(state: State, event: ev.WorkerJoined, _: Retention) -> None:
-    state.workers[event.worker] = WorkerFacts(event.host, event.ip, event.pid)
+    state.workers[event.worker] = state.unseen[event.worker] = WorkerFacts(event.host, event.ip, event.pid)
+
+
+def _move_to_worker(state: State, trial: Trial, worker: int) -> None:
+    left = state.workers.get(trial.worker)
+    if left is not None:
+        state.seen_by[trial.worker] -= 1
+        if not state.seen_by[trial.worker]:
+            del state.seen_by[trial.worker]
+            state.unseen[trial.worker] = left
+    trial.worker, trial.where = worker, state.workers.get(worker)
+    if trial.where is not None:
+        state.seen_by[worker] = state.seen_by.get(worker, 0) + 1
+        state.unseen.pop(worker, None)
 
 
 def _trial_created(state: State, event: ev.TrialCreated, _: Retention) -> None:
@@ -191,7 +215,8 @@ def _reported(state: State, event: ev.Reported, _: Retention) -> None:
     trial.metrics = metrics
     trial.dt = event.dt
     trial.last_at = event.at
-    trial.worker = event.worker
+    if trial.worker != event.worker:
+        _move_to_worker(state, trial, event.worker)
     trial.checkpointed = False
     trial.cuts = 0
     trial.load_failures = 0
@@ -254,7 +279,7 @@ def _checkpoint_rejected(state: State, event: ev.CheckpointRejected, retention: 
     if state.staged.pop((event.n, event.index), True) is None:
         trial.uncommitted -= 1
     if record is not None:
-        retention.forget(state, event.n, event.index)
+        retention.forget(state, event.n, record)
         record.stored, record.reason = Stored.BAD, event.reason
     trial.load_failures = 0
     state.touched.add(event.n)
@@ -264,10 +289,12 @@ def _checkpoints_dropped(state: State, event: ev.CheckpointsDropped, retention: 
     trial = state.trials[event.n]
     for index in event.indexes:
         record = trial.find(index)
-        if record is None or record.stored != Stored.COMMITTED:
-            raise IllegalTransitionError(f"checkpoint {index} of trial {trial.id} was dropped uncommitted")
+        if record is None or record.stored not in (Stored.COMMITTED, Stored.STAGED):
+            raise IllegalTransitionError(f"checkpoint {index} of trial {trial.id} was dropped, and is not there")
+        if state.staged.pop((event.n, index), True) is None:  # a newer one took its place before it was committed
+            trial.uncommitted -= 1
         record.stored = Stored.DROPPED
-        retention.forget(state, event.n, index)
+        retention.forget(state, event.n, record)
         state.dropping[event.n, index] = None
     state.touched.add(event.n)
 
@@ -346,6 +373,8 @@ def _trial_requeued(state: State, event: ev.TrialRequeued, retention: Retention)
         trial.rows = trial.iteration = 0
         trial.metrics = None
         trial.floor = trial.next_index
+        for record in trial.committed():
+            retention.forget(state, trial.n, record)
 
 
 def _believe_again(state: State, trial: Trial, retention: Retention) -> None:

@@ -1,0 +1,92 @@
+"""Jobs of the checkpoint keeper for an experiment in a store.
+
+Each job is done in the mirror first, by the local code, and then in the store. Owns which of the two tiers is asked for
+what. Decides nothing: a failure becomes an outcome with its reason.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from holdfast.checkpoints import names
+from holdfast.checkpoints.commit import Committed, recover
+from holdfast.checkpoints.delete import delete
+from holdfast.checkpoints.keeper import (
+    Commit,
+    CommitDone,
+    Delete,
+    DeleteDone,
+    Job,
+    Outcome,
+    Verify,
+    VerifyDone,
+    delete_local,
+    failed,
+)
+from holdfast.checkpoints.remote import delete_remote, ensure_local, find_uploaded, give_up, upload
+from holdfast.errors import CheckpointDamagedError, InternalError, StorageError, StorageFullError
+from holdfast.storage.store import Store
+
+
+class Depot:
+    """Does jobs in the mirror below ``root`` and in the store that it is shipped to.
+
+    Attributes:
+        on_end: Called when a job has ended, with what the store had against it, or None.
+    """
+
+    def __init__(self, store: Store, root: str | os.PathLike[str]) -> None:
+        self.on_end: Callable[[Job, StorageError | None], None] | None = None
+        self._store = store
+        self._root = os.path.abspath(root)
+
+    def perform(self, job: Job) -> Outcome:
+        """Do one job; whatever goes wrong is in the outcome."""
+        trouble: StorageError | None = None
+        try:
+            match job:
+                case Commit():
+                    done = self._commit(job)
+                    return CommitDone(job.n, job.index, done.digest, done.bytes, done.files)
+                case Verify():
+                    ensure_local(self._store, self._key(job.directory), Path(job.directory), expect_digest=job.digest)
+                    return VerifyDone(job.n, job.index)
+                case Delete():
+                    delete_remote(self._store, self._key(job.directory))
+                    delete_local(job)
+                    return DeleteDone(job.n, job.index)
+        except BaseException as error:
+            if isinstance(error, StorageError) and not isinstance(error, StorageFullError):
+                trouble = error
+            return failed(job, error)
+        finally:
+            if self.on_end is not None:
+                self.on_end(job, trouble)
+
+    def _commit(self, job: Commit) -> Committed:
+        directory = Path(job.trial_dir) / names.checkpoint_name(job.index)
+        key = self._key(str(directory))
+        Path(job.trial_dir).mkdir(parents=True, exist_ok=True)  # in a mirror that was just made it may be missing
+        local = recover(Path(job.trial_dir), job.sealed_name, job.index, trial_id=job.trial_id, attempt=job.attempt)
+        if local is None:
+            # The stage was on a machine that is gone; perhaps its upload was complete.
+            there = find_uploaded(self._store, key, job.sealed_name) or give_up(self._store, key, job.sealed_name)
+            if there is None:
+                raise CheckpointDamagedError(
+                    f"the upload of {key} was not complete when its driver was lost",
+                    path=key,
+                    reason="its upload was not complete when the machine of its driver was lost",
+                )
+            return there
+        done = upload(self._store, directory, key)
+        # The store has them, and the trial will start from this one: older local copies only take space.
+        for spare in job.spare:
+            with contextlib.suppress(StorageError, InternalError):
+                delete(spare)
+        return done
+
+    def _key(self, directory: str) -> str:
+        return os.path.relpath(directory, self._root).replace(os.sep, "/")

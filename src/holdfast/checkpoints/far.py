@@ -1,0 +1,139 @@
+"""A checkpoint that is not on this machine: its address, and ways to have its files here for a while.
+
+Owns what ``Checkpoint`` does differently for a store. Never changes a checkpoint in a store, except its metadata.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from holdfast.checkpoints import names
+from holdfast.checkpoints.reader import quick_check
+from holdfast.checkpoints.remote import fetch
+from holdfast.checkpoints.tree import remove_quietly
+from holdfast.errors import CheckpointDamagedError, InvalidInputError, ObjectMissingError, StorageError
+from holdfast.storage.address import Address, check_filesystem, is_remote, parse
+from holdfast.storage.store import Fetching, Store
+
+LOCAL = "local"
+
+
+class StoreFilesystem:
+    """Stands for an object store in ``Checkpoint.filesystem``."""
+
+    def __init__(self, scheme: str) -> None:
+        self.type_name = scheme
+
+    def __eq__(self, other: object) -> bool:
+        return getattr(other, "type_name", None) == self.type_name
+
+    def __hash__(self) -> int:
+        return hash(self.type_name)
+
+    def __repr__(self) -> str:
+        return f"StoreFilesystem({self.type_name!r})"
+
+
+def is_far(path: str, filesystem: Any) -> bool:
+    """Whether this is a checkpoint of another place than the local file system."""
+    if filesystem is not None:
+        return type_of(filesystem) != LOCAL
+    return is_remote(path)
+
+
+def type_of(filesystem: Any) -> str:
+    """What kind of file system an object stands for."""
+    kind = getattr(filesystem, "type_name", None) or getattr(filesystem, "protocol", None)
+    if isinstance(kind, tuple | list):
+        kind = kind[0]
+    return LOCAL if kind == "file" else str(kind or type(filesystem).__name__)
+
+
+class FarPlace:
+    """Where a checkpoint is in a store."""
+
+    def __init__(self, path: str, filesystem: Any = None) -> None:
+        own = isinstance(filesystem, StoreFilesystem) or filesystem is None
+        if not own:
+            check_filesystem(filesystem)
+        whole = parse(path) if own else Address(scheme="fs", bucket="", path=path.strip("/"))
+        parent, _, self.key = whole.path.rpartition("/")
+        if not self.key:
+            raise InvalidInputError(f"Checkpoint({path!r}): a checkpoint needs a name below its bucket.")
+        self._address = msgspec.structs.replace(whole, path=parent)
+        self._filesystem = None if own else filesystem
+        self._store: Store | None = None
+
+    @property
+    def store(self) -> Store:
+        if self._store is None:
+            from holdfast.storage.agent_client import connect
+
+            self._store = connect(self._address, filesystem=self._filesystem)
+        return self._store
+
+    def exists(self) -> bool:
+        """Whether there is anything at all."""
+        return bool(self.store.list(f"{self.key}/"))
+
+    def fetch_to(self, directory: Path) -> None:
+        """Make ``directory``, which must not exist, a copy; verified if the checkpoint has a manifest.
+
+        Raises:
+            CheckpointDamagedError: It is not what was saved.
+            StorageError: The store refuses or does not answer.
+        """
+        if self.store.stat(f"{self.key}/{names.MANIFEST}") is not None:
+            fetch(self.store, self.key, directory)
+        else:
+            self._fetch_unverified(directory)
+        with contextlib.suppress(ObjectMissingError):
+            (directory / names.METADATA).write_bytes(self.store.get(f"{self.key}/{names.METADATA}"))
+
+    def _fetch_unverified(self, directory: Path) -> None:
+        """Files that somebody put there without us."""
+        found = self.store.list(f"{self.key}/")
+        if not found:
+            raise ObjectMissingError(f"there is nothing at {self.store.url}/{self.key}")
+        directory.mkdir(parents=True)
+        inside = len(self.key) + 1
+        self.store.fetch([Fetching(stat.key, os.path.join(directory, stat.key[inside:])) for stat in found])
+
+    @contextlib.contextmanager
+    def borrowed(self, near: str | None) -> Iterator[str]:
+        """A local directory with the files: the nearest good copy, else a temporary one."""
+        if near is not None and _is_whole(near):
+            yield near
+            return
+        home = tempfile.mkdtemp(prefix="holdfast_checkpoint_")
+        try:
+            directory = Path(home) / self.key
+            self.fetch_to(directory)
+            yield str(directory)
+        finally:
+            remove_quietly([home])
+
+    def get_metadata(self) -> dict[str, Any]:
+        try:
+            found: dict[str, Any] = msgspec.json.decode(self.store.get(f"{self.key}/{names.METADATA}"))
+        except ObjectMissingError:
+            return {}
+        return found
+
+    def set_metadata(self, data: bytes) -> None:
+        self.store.put(f"{self.key}/{names.METADATA}", data)
+
+
+def _is_whole(directory: str) -> bool:
+    try:
+        quick_check(directory)
+    except (CheckpointDamagedError, StorageError):
+        return False
+    return True

@@ -1,0 +1,190 @@
+"""Result files of an experiment in a store: uploaded now and then, and at the end.
+
+They are projections of the journal, so losing the last minutes of them loses nothing. Owns a thread and what has
+changed; looks for files itself only once, for those that a driver before it wrote and did not upload, and for artifacts
+that the user wants to have uploaded.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import math
+import os
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from holdfast.checkpoints import names
+from holdfast.errors import StorageError, StoreDeniedError, StoreUnreachableError
+from holdfast.storage.store import Sending, Store
+
+logger = logging.getLogger("holdfast")
+
+BATCH = 256
+LOOK_S = 1.0
+
+SENT = ".holdfast/files-sent"
+"""In the mirror; its time says when everything that had been written before was in the store."""
+
+RESULT_FILES = ("result.json", "progress.csv", "params.json", "params.pkl", "error.txt", "error.pkl")
+RESULT_PREFIX = "events.out.tfevents."
+_MARGIN_S = 2.0  # between the writing of a file and being told of it
+
+
+class FileSync:
+    """Uploads files below ``root`` that somebody says have changed.
+
+    Args:
+        store: Where to.
+        root: The mirror.
+        changed: Takes away the paths of files that were written since the last call.
+        period_s: How often.
+        artifacts: Upload everything that is new in trials' directories, not only what ``changed`` tells.
+        is_void: Whether somebody else writes the experiment now, whose files must not be replaced by older ones.
+    """
+
+    def __init__(
+        self,
+        store: Store,
+        root: str | os.PathLike[str],
+        changed: Callable[[], Iterable[str]],
+        *,
+        period_s: float,
+        artifacts: bool = False,
+        is_void: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self.trouble = ""
+        self._store = store
+        self._root = os.path.abspath(root)
+        self._changed = changed
+        self._period_s = period_s
+        self._artifacts = artifacts
+        self._is_void = is_void
+        self._waiting: set[str] = set()
+        self._sent: dict[str, tuple[int, int]] = {}  # of artifacts
+        self._inherited = False  # have the files of former drivers been looked for?
+        self._one_at_a_time = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def start(self) -> None:
+        """Begin the thread."""
+        self._thread = threading.Thread(target=self._loop, name="holdfast-files-sync", daemon=True)
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop the thread; what has not been uploaded stays in the mirror."""
+        self._stop.set()
+        if self._thread is not None:
+            self._thread.join(LOOK_S)
+
+    def flush(self, timeout_s: float = math.inf) -> None:
+        """Upload everything that has changed so far.
+
+        Args:
+            timeout_s: How long to wait for an upload of the thread that is under way.
+
+        Raises:
+            StorageError: Some of it could not be uploaded; it is tried again next time.
+        """
+        if not self._one_at_a_time.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
+            raise StoreUnreachableError("an upload of result files is still under way")
+        try:
+            began = time.time()
+            self._collect()
+            waiting = sorted(self._waiting)
+            for at in range(0, len(waiting), BATCH):
+                if self._is_void():
+                    return
+                self._send(waiting[at : at + BATCH])
+            self._note_sent(began)
+        finally:
+            self._one_at_a_time.release()
+
+    def _send(self, batch: list[str]) -> None:
+        try:
+            self._store.send([Sending(path, self._key(path)) for path in batch if os.path.isfile(path)])
+        except (StoreDeniedError, StoreUnreachableError):
+            raise
+        except StorageError:
+            # One of the files may be the reason, because it grows or is gone; it must not keep the others.
+            if len(batch) == 1:
+                raise
+            for path in batch:
+                with contextlib.suppress(StorageError):
+                    self._send([path])
+            if not self._waiting.isdisjoint(batch):
+                raise
+        self._waiting.difference_update(batch)
+
+    def _loop(self) -> None:
+        while not self._stop.wait(self._period_s):
+            try:
+                self.flush()
+                self.trouble = ""
+            except (StorageError, OSError) as error:
+                self.trouble = str(error)
+                logger.debug("result files could not be uploaded: %s", error)
+
+    def _collect(self) -> None:
+        if not self._inherited:
+            self._waiting.update(self._left_behind())
+            self._inherited = True
+        self._waiting.update(path for path in map(os.path.abspath, self._changed()) if self._is_inside(path))
+        if self._artifacts:
+            for directory in self._trial_dirs():
+                self._waiting.update(self._changed_artifacts(directory))
+
+    def _left_behind(self) -> list[str]:
+        """What a driver that was killed had written and not uploaded."""
+        try:
+            since = os.stat(os.path.join(self._root, SENT)).st_mtime - _MARGIN_S
+        except OSError:
+            since = 0.0
+        found = []
+        for directory in self._trial_dirs():
+            with contextlib.suppress(OSError), os.scandir(directory) as files:
+                found += [file.path for file in files if _is_result(file.name) and file.stat().st_mtime >= since]
+        return found
+
+    def _trial_dirs(self) -> list[str]:
+        with os.scandir(self._root) as entries:
+            return [
+                entry.path
+                for entry in entries
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False)
+            ]
+
+    def _note_sent(self, at: float) -> None:
+        path = os.path.join(self._root, SENT)
+        with contextlib.suppress(OSError):  # then they are uploaded once more
+            with open(path, "ab"):
+                pass
+            os.utime(path, (at, at))
+
+    def _changed_artifacts(self, directory: str) -> Iterable[str]:
+        for parent, directories, files in os.walk(directory):
+            directories[:] = [
+                name for name in directories if names.index_of(name) is None and not names.is_temporary(name)
+            ]
+            for name in files:
+                path = os.path.join(parent, name)
+                try:
+                    facts = os.lstat(path)
+                except OSError:
+                    continue
+                mark = (facts.st_size, facts.st_mtime_ns)
+                if self._sent.get(path) != mark and os.path.isfile(path) and not os.path.islink(path):
+                    self._sent[path] = mark
+                    yield path
+
+    def _is_inside(self, path: str) -> bool:
+        return path.startswith(self._root + os.sep)
+
+    def _key(self, path: str) -> str:
+        return os.path.relpath(path, self._root).replace(os.sep, "/")
+
+
+def _is_result(name: str) -> bool:
+    return name in RESULT_FILES or name.startswith(RESULT_PREFIX)

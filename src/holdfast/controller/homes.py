@@ -1,0 +1,115 @@
+"""Where an experiment lives, as its driver sees it: a directory, a store, or a place that a syncer copies to.
+
+Owns the `Home` protocol and the plain directory. What differs between homes is what "durable" means, how checkpoints
+get there, and when it makes no sense to wait any longer; everything else is the same local root.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Literal, Protocol
+
+from holdfast.checkpoints.keeper import Job, Outcome, perform
+from holdfast.controller.loop import JournalWriter
+from holdfast.controller.spec import Root
+from holdfast.core.state import State
+from holdfast.errors import StorageError
+from holdfast.journal.epoch import Claim, claim_epoch
+from holdfast.journal.log import Journal
+
+Durability = Literal["group", "sync"]
+
+LAST_SYNC_S = 60.0
+
+
+class Home(Protocol):
+    """One driver's dealings with the place of its experiment, in the order of these methods."""
+
+    @property
+    def is_far(self) -> bool:
+        """Whether a commit takes as long as a network does."""
+
+    def claim(self, *, takeover: bool) -> Claim:
+        """Become the one writer. Raises `ExperimentLockedError`, or `StorageError`."""
+
+    def open(self, claim: Claim) -> Journal:
+        """Open the local journal for writing."""
+
+    def follow(self, journal: Journal, wake: Callable[[], None], state: State) -> JournalWriter:
+        """The journal for the loop, which asks it what is durable. ``wake`` is called when more is."""
+
+    def start(self, trouble: Callable[[str], None], changed: Callable[[], Iterable[str]]) -> None:
+        """Work in the background from now on.
+
+        Args:
+            trouble: Told, from any thread, what stands in the way; "" when nothing does any more.
+            changed: Takes away the paths of result files that were written.
+        """
+
+    def perform(self, job: Job) -> Outcome:
+        """Do a job of the checkpoint keeper."""
+
+    def why_give_up(self) -> str:
+        """Why there is no use in waiting for storage any longer; "" if there is."""
+
+    def finish(self, state: State, impatient: Callable[[], str]) -> None:
+        """Wait until everything written so far is durable (I9).
+
+        Args:
+            state: What there is.
+            impatient: Why the driver should leave even so; "" while it may wait.
+
+        Raises:
+            StorageError: It is not, and there is no use in waiting; the message says what is safe.
+        """
+
+    def close(self) -> None:
+        """Stop, after the journal was closed. Never raises, and may be called at any time."""
+
+
+class LocalHome:
+    """A directory: what is fsynced is durable."""
+
+    is_far = False
+
+    def __init__(self, root: Root, durability: Durability) -> None:
+        self._root = root
+        self._durability = durability
+        self._journal: Journal | None = None
+
+    def claim(self, *, takeover: bool) -> Claim:
+        return claim_epoch(self._root.path, takeover=takeover)
+
+    def open(self, claim: Claim) -> Journal:
+        self._journal = Journal.create_or_append(self._root.path, claim, durability=self._durability)
+        return self._journal
+
+    def follow(self, journal: Journal, wake: Callable[[], None], state: State) -> JournalWriter:
+        journal.on_synced = lambda _: wake()
+        return journal
+
+    def start(self, trouble: Callable[[str], None], changed: Callable[[], Iterable[str]]) -> None:
+        pass
+
+    def perform(self, job: Job) -> Outcome:
+        return perform(job)
+
+    def why_give_up(self) -> str:
+        return ""
+
+    def finish(self, state: State, impatient: Callable[[], str]) -> None:
+        wait_for_disk(self._journal, self._root)
+
+    def close(self) -> None:
+        pass
+
+
+def wait_for_disk(journal: Journal | None, root: Root) -> None:
+    """Wait until everything that was written is fsynced; raise `StorageError` if the disk does not do it."""
+    assert journal is not None
+    if not journal.wait_synced(journal.written_seq, LAST_SYNC_S):
+        raise StorageError(
+            f"The last {journal.written_seq - journal.synced_seq} records of the journal could not be made durable "
+            f"within {LAST_SYNC_S:.0f} s; they survive a crash of any process but not a power cut. Check the disk "
+            f"of {root.path}."
+        )

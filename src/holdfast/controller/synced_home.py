@@ -1,0 +1,298 @@
+"""An experiment's home where a syncer of the user's copies it: a local root, and a copy of it elsewhere.
+
+What is fsynced locally counts as synced, because a syncer copies in rounds that may be minutes apart. Only deletions
+wait for a round: a journal at the other end must not refer to checkpoints that are gone there. A syncer cannot create a
+file unless it is there, so it cannot keep two drivers on two machines apart; on one machine the local root does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import math
+import os
+import tempfile
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+from holdfast.checkpoints.keeper import Commit, CommitDone, Delete, DeleteDone, Job, Outcome, perform
+from holdfast.config import SyncConfig
+from holdfast.config.environment import local_root
+from holdfast.controller.homes import Durability, wait_for_disk
+from holdfast.controller.loop import JournalWriter
+from holdfast.controller.spec import Root
+from holdfast.core.state import State
+from holdfast.errors import (
+    DamageError,
+    ExperimentExistsError,
+    ExperimentNotFoundError,
+    InvalidInputError,
+    SyncError,
+)
+from holdfast.journal.epoch import Claim, claim_epoch, holder, released_mark
+from holdfast.journal.log import Journal
+from holdfast.storage.address import join_address, split_address
+from holdfast.storage.mirror_sync import MirrorSync
+from holdfast.storage.syncer import resolve_syncer
+
+IMPATIENT_S = 10.0  # for the last copy, when the driver was told to end and its grace is over
+
+
+CHECK_S = 60.0
+"""How long the start of a run may wait to learn what is at the other end."""
+
+
+class SyncedJournal:
+    """The journal for the loop: deletions wait until a round has carried the records that led to them."""
+
+    def __init__(self, journal: Journal, mirror: MirrorSync, may_ask: Callable[[], bool]) -> None:
+        """Join the two.
+
+        Args:
+            journal: The root's.
+            mirror: What copies it.
+            may_ask: Whether deletions may ask for a round, or have to wait for one that is made anyway.
+        """
+        self._journal = journal
+        self._mirror = mirror
+        self._may_ask = may_ask
+
+    @property
+    def blocked(self) -> OSError | None:
+        return self._journal.blocked
+
+    @property
+    def fenced(self) -> bool:
+        return self._journal.fenced
+
+    @property
+    def written_seq(self) -> int:
+        return self._journal.written_seq
+
+    @property
+    def accepted_seq(self) -> int:
+        return self._journal.accepted_seq
+
+    @property
+    def synced_seq(self) -> int:
+        return self._journal.synced_seq
+
+    @property
+    def durable_seq(self) -> int:
+        return min(self._journal.synced_seq, self._mirror.arrived)
+
+    def append(self, payloads: Sequence[bytes]) -> int:
+        return self._journal.append(payloads)
+
+    def flush(self) -> bool:
+        return self._journal.flush()
+
+    def request_sync(self) -> None:
+        journal = self._journal
+        journal.request_sync()
+        # Commits wait for the local disk alone; if that has everything, it is deletions that wait.
+        is_here = journal.synced_seq >= journal.written_seq
+        if is_here and journal.written_seq > self._mirror.arrived and self._may_ask():
+            self._mirror.request()
+
+
+class SyncedHome:
+    """A directory that a syncer copies elsewhere, every ``sync_period`` and after checkpoints.
+
+    Args:
+        root: The experiment on this machine.
+        durability: When a reply may leave the process; the local disk counts.
+        config: The syncer, the address, and how often.
+    """
+
+    is_far = False
+
+    def __init__(self, root: Root, durability: Durability, config: SyncConfig) -> None:
+        self._root = root
+        self._durability = durability
+        self._config = config
+        self._claim: Claim | None = None
+        self._journal: Journal | None = None
+        self._trouble: Callable[[str], None] = lambda text: None
+        self._mirror = mirror_of(root, config, on_trouble=self._tell, position=self._position)
+
+    def _position(self) -> int:
+        return 0 if self._journal is None else self._journal.synced_seq
+
+    def _tell(self, text: str | None) -> None:
+        self._trouble("" if text is None else f"the copy at {self._config.upload_dir} is not up to date: {text}")
+
+    def claim(self, *, takeover: bool) -> Claim:
+        """Become the one writer on this machine.
+
+        Raises:
+            ExperimentLockedError: A live driver holds the experiment.
+            ExperimentExistsError: At the other end is another experiment, or a newer state of this one.
+        """
+        self._check_other_end(takeover)
+        self._claim = claim_epoch(self._root.path, takeover=takeover)
+        return self._claim
+
+    def _check_other_end(self, takeover: bool) -> None:
+        """Refuse to write over what does not belong to this root; nothing else would.
+
+        Whether a syncer fails because nothing is there, or because it does not work, cannot be told. Either way there
+        is nothing to compare with, and if it does not work, nothing will be written over.
+        """
+        assert self._config.upload_dir is not None
+        address = join_address(self._config.upload_dir, self._root.name)
+        try:
+            with _other_end(self._mirror, CHECK_S) as private:
+                if not _is_same(private, self._root):
+                    raise _other_experiment(address, f"{self._root.path} is another experiment than that at {address}.")
+                if not takeover and _last_epoch(private) > _last_epoch(self._root.private):
+                    raise _other_experiment(address, f"{address} was gone on with elsewhere, later than here.")
+        except (ExperimentNotFoundError, SyncError, DamageError):
+            return
+
+    def open(self, claim: Claim) -> Journal:
+        self._journal = Journal.create_or_append(self._root.path, claim, durability=self._durability)
+        return self._journal
+
+    def follow(self, journal: Journal, wake: Callable[[], None], state: State) -> JournalWriter:
+        journal.on_synced = lambda _: wake()
+        return SyncedJournal(journal, self._mirror, lambda: self._config.sync_on_checkpoint or not state.running)
+
+    def start(self, trouble: Callable[[str], None], changed: Callable[[], Iterable[str]]) -> None:
+        self._trouble = trouble
+        self._mirror.start()
+
+    def perform(self, job: Job) -> Outcome:
+        outcome = perform(job)
+        if isinstance(job, Commit) and isinstance(outcome, CommitDone) and self._config.sync_on_checkpoint:
+            self._mirror.request()
+        if isinstance(job, Delete) and isinstance(outcome, DeleteDone) and not os.path.lexists(job.directory):
+            self._mirror.delete(os.path.relpath(job.directory, self._root.path).replace(os.sep, "/"))
+        return outcome
+
+    def why_give_up(self) -> str:
+        return ""
+
+    def finish(self, state: State, impatient: Callable[[], str]) -> None:
+        wait_for_disk(self._journal, self._root)
+        assert self._claim is not None
+        timeout = IMPATIENT_S if impatient() else self._config.sync_timeout
+        # This driver lets go after its last round; whoever restores the copy must not think that it is still at work.
+        self._mirror.flush(timeout, mark=released_mark(self._claim))
+
+    def close(self) -> None:
+        self._mirror.close()
+
+
+def mirror_of(
+    root: Root,
+    config: SyncConfig,
+    *,
+    on_trouble: Callable[[str | None], object] | None = None,
+    position: Callable[[], int] = int,
+) -> MirrorSync:
+    """What keeps the copy of an experiment equal to its root."""
+    assert config.upload_dir is not None
+    syncer = resolve_syncer(config.syncer, sync_period=config.sync_period, sync_timeout=config.sync_timeout)
+    assert syncer is not None
+    return MirrorSync(
+        root.path,
+        join_address(config.upload_dir, root.name),
+        syncer,
+        period_s=config.sync_period,
+        timeout_s=config.sync_timeout,
+        on_trouble=on_trouble,
+        position=position,
+    )
+
+
+def fetch_copy(address: str, config: SyncConfig, base: str | None = None) -> tuple[Root, SyncConfig]:
+    """Bring the experiment that a syncer has copied to ``address`` here, unless what is here already is newer.
+
+    Args:
+        address: Where the copy is, as the syncer understands it: the experiment's own directory.
+        config: With the syncer; its ``upload_dir`` need not be given.
+        base: The directory for the local root, if not the usual one.
+
+    Returns:
+        The local root, and the settings with which it goes on being copied to where it came from.
+
+    Raises:
+        InvalidInputError: ``config`` has no syncer of the user's.
+        ExperimentExistsError: Another experiment of this name is running on this machine.
+        StorageError, DamageError: The syncer failed, or what it brought is not whole.
+    """
+    mirror, root, config = _copy_at(address, config, base)
+    try:
+        if not root.exists():
+            mirror.fetch()
+        elif _is_held(root):
+            with _other_end(mirror) as private:
+                if not _is_same(private, root):
+                    raise _other_experiment(address, f"Another one of this name is running in {root.path}.")
+        else:
+            with _other_end(mirror) as private:
+                wanted = not _is_same(private, root) or _last_epoch(private) > _last_epoch(root.private)
+            if wanted:
+                mirror.fetch()
+    finally:
+        mirror.close()
+    return root, config
+
+
+def copy_exists(address: str, config: SyncConfig) -> bool:
+    """Is there an experiment at ``address`` that the syncer can bring? A syncer that fails counts as no."""
+    mirror, _, _ = _copy_at(address, config, None)
+    try:
+        with _other_end(mirror):
+            return True
+    except (ExperimentNotFoundError, SyncError):
+        return False
+    finally:
+        mirror.close()
+
+
+def _copy_at(address: str, config: SyncConfig, base: str | None) -> tuple[MirrorSync, Root, SyncConfig]:
+    if not config.has_own_syncer:
+        raise InvalidInputError(
+            f"{address!r} with sync_config=... needs the syncer that made the copy: "
+            "SyncConfig(syncer=...) with a command, a function or a Syncer."
+        )
+    upload_dir, name = split_address(address)
+    config = copy.copy(config)
+    config._set("upload_dir", upload_dir)
+    root = Root(Path(base or local_root()) / name)
+    return mirror_of(root, config), root, config
+
+
+@contextlib.contextmanager
+def _other_end(mirror: MirrorSync, timeout: float = math.inf) -> Iterator[Path]:
+    """A verified copy of what is at the other end of an experiment's ``.holdfast``."""
+    with tempfile.TemporaryDirectory(prefix="holdfast_sync_") as scratch:
+        mirror.fetch_journal(scratch, timeout)
+        yield Path(scratch)
+
+
+def _is_held(root: Root) -> bool:
+    owner = holder(root.path)
+    return owner is not None and owner.alive
+
+
+def _is_same(private: Path, root: Root) -> bool:
+    """Whether both are of one experiment."""
+    try:
+        return (private / root.spec_file.name).read_bytes() == root.spec_file.read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+def _last_epoch(private: Path) -> int:
+    return max((int(path.name) for path in (private / "epochs").glob("*") if path.name.isdigit()), default=0)
+
+
+def _other_experiment(address: str, which: str) -> ExperimentExistsError:
+    return ExperimentExistsError(
+        f"{which} Its syncer must not write over the experiment that is at {address}. Choose another "
+        f"RunConfig(name=...), or continue the one that is there: "
+        f'Tuner.restore("{address}", sync_config=SyncConfig(syncer=...)). Nothing was changed.'
+    )
