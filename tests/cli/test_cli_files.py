@@ -13,6 +13,8 @@ from typing import Any
 import pytest
 from roots import RootWriter, small_experiment
 
+from holdfast.cli.export import columns_of
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -62,10 +64,67 @@ def test_export_works_without_pandas(
     monkeypatch.setitem(sys.modules, "pandas", None)
     assert holdfast("export", path, tmp_path / "out.json").code == 0
     assert holdfast("export", path, tmp_path / "out.csv", "--rows").code == 0
+    answer = holdfast("export", path, tmp_path / "out.pkl")
+    assert answer.code == 2
+    assert "pip install 'holdfast[dataframe]'" in answer.err
+    assert "choose .csv or .json" in answer.err
+    assert not (tmp_path / "out.pkl").exists()
+
+
+def test_parquet_without_pyarrow_says_what_to_install(
+    path: Path, tmp_path: Path, holdfast: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
     answer = holdfast("export", path, tmp_path / "out.parquet")
     assert answer.code == 2
-    assert "choose .csv or .json" in answer.err
-    assert not (tmp_path / "out.parquet").exists()
+    assert "pip install pyarrow. Or choose .csv or .json" in answer.err
+    assert [each.name for each in tmp_path.iterdir()] == ["all"]
+
+
+def test_parquet_has_the_rows_of_csv(path: Path, tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    parquet = pytest.importorskip("pyarrow.parquet")
+    out = tmp_path / "out.parquet"
+    assert holdfast("export", path, out).code == 0
+    table = parquet.read_table(out)
+    assert table.column("loss").to_pylist() == [1.0, 9.0, 4.0, 2.0]
+    assert table.column("nested/deep").to_pylist() == [2, None, None, None]
+
+
+def test_columns_of_parquet_have_one_type_each() -> None:
+    first = {"a": 1, "whole": 1, "mixed": 1, "deep": [1, {"x": 2}], "large": 2**64, "flag": True, "text": "x"}
+    second = {"a": 1.5, "whole": None, "mixed": "one", "deep": None, "large": 1, "flag": False, "late": 7}
+    assert columns_of([first, second]) == {
+        "a": [1.0, 1.5],
+        "whole": [1, None],
+        "mixed": ["1", "one"],
+        "deep": ['[1,{"x":2}]', None],
+        "large": ["18446744073709551616", "1"],
+        "flag": [True, False],
+        "text": ["x", None],
+        "late": [None, 7],
+    }
+
+
+def test_pickled_rows_are_a_data_frame(path: Path, tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    pandas = pytest.importorskip("pandas")
+    out = tmp_path / "out.pkl"
+    assert holdfast("export", path, out).code == 0
+    assert pandas.read_pickle(out)["loss"].tolist() == [1.0, 9.0, 4.0, 2.0]
+
+
+def test_json_has_one_object_for_each_trial(path: Path, tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    out = tmp_path / "out.json"
+    assert holdfast("export", path, out).code == 0
+    rows = json.loads(out.read_text())
+    assert [row["status"] for row in rows] == ["TERMINATED", "ERROR", "TERMINATED", "PENDING"]
+    assert [row["config/lr"] for row in rows] == pytest.approx([0.1, 0.2, 0.3, 0.4])
+
+
+def test_an_export_replaces_an_older_file(path: Path, tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    out = tmp_path / "out.csv"
+    out.write_text("old")
+    assert holdfast("export", path, out).code == 0
+    assert len(read_csv(out)) == 4
 
 
 def test_an_unknown_format_is_refused_before_anything_is_read(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
@@ -79,7 +138,13 @@ def test_a_directory_that_does_not_exist_fails_without_leftovers(
 ) -> None:
     answer = holdfast("export", path, tmp_path / "missing" / "out.csv")
     assert answer.code == 1
-    assert "Traceback" not in answer.err
+    assert answer.err.startswith(f"holdfast: {tmp_path / 'missing' / 'out.csv'} cannot be written: ")
+    assert f"mkdir -p {tmp_path / 'missing'}" in answer.err
+    (tmp_path / "dir.csv").mkdir()
+    answer = holdfast("export", path, tmp_path / "dir.csv")
+    assert answer.code == 1
+    assert "Is a directory" in answer.err
+    assert sorted(each.name for each in tmp_path.iterdir()) == ["all", "dir.csv"]
 
 
 def test_odd_values_stay_readable(tmp_path: Path, holdfast: Callable[..., Any]) -> None:

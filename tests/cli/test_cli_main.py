@@ -134,3 +134,59 @@ def test_resume_is_refused_while_another_driver_lives(tmp_path: Path, holdfast: 
     assert answer.code == 1
     assert "--takeover" in answer.err
     release(tmp_path / "exp", claim)
+
+
+def saves_then_fails(config: dict[str, Any]) -> None:
+    checkpoint = tune.get_checkpoint()
+    start = checkpoint.to_dict()["step"] + 1 if checkpoint else 1
+    for step in range(start, 4):
+        if step == 3 and not Path(config["flag"]).exists():
+            Path(config["flag"]).touch()
+            raise ValueError("first time only")
+        tune.report({"step": step, "start": start}, checkpoint=tune.Checkpoint.from_dict({"step": step}))
+
+
+@pytest.mark.parametrize(("option", "start"), [("--resume-errored", 3), ("--restart-errored", 1)])
+def test_failed_trials_continue_or_begin_anew_as_asked(
+    tmp_path: Path, holdfast: Callable[..., Any], option: str, start: int
+) -> None:
+    config = tune.RunConfig(name="exp", storage_path=tmp_path, verbose=0, engine=tune.LocalEngine(cpus=1))
+    tune.Tuner(saves_then_fails, param_space={"flag": str(tmp_path / "flag")}, run_config=config).fit()
+    untouched = json.loads(holdfast("resume", tmp_path / "exp", "--json").out)
+    assert untouched["counts"]["ERROR"] == 1
+    answer = holdfast("resume", tmp_path / "exp", option)
+    assert answer.code == 0, answer.err
+    (result,) = tune.ResultGrid.from_path(tmp_path / "exp")
+    assert result.status == "TERMINATED"
+    assert [row["step"] for row in result.metrics_history] == [1, 2, 3]
+    assert result.metrics["start"] == start
+
+
+def test_a_take_over_takes_it_from_a_living_driver(prepared: Path, holdfast: Callable[..., Any]) -> None:
+    from holdfast.journal.epoch import claim_epoch, is_fenced
+
+    claim = claim_epoch(prepared)
+    assert holdfast("resume", prepared).code == 1
+    assert not is_fenced(prepared, claim)
+    answer = holdfast("resume", prepared, "--takeover")
+    assert answer.code == 0, answer.err
+    assert is_fenced(prepared, claim)
+    assert json.loads(holdfast("status", prepared, "--json").out)["state"] == "finished"
+
+
+def test_a_trainable_that_cannot_be_imported_says_where_to_run_the_command(
+    prepared: Path, holdfast: Callable[..., Any]
+) -> None:
+    from holdfast.trainable.pickling import dump_trainable
+
+    class Elsewhere:
+        def __call__(self, config: dict[str, Any]) -> None: ...
+
+        def __reduce__(self) -> Any:
+            return __import__, ("module_of_the_script",)
+
+    (prepared / ".holdfast" / "objects" / "trainable.pkl").write_bytes(dump_trainable(Elsewhere()))
+    answer = holdfast("resume", prepared)
+    assert answer.code == 2
+    assert "run this in the directory of your script" in answer.err
+    assert "'module_of_the_script'" in answer.err

@@ -269,3 +269,17 @@ def test_a_driver_killed_for_real_is_seen_as_gone(tmp_path: Path, status: Callab
     while status(path)["state"] == "running":
         assert time.monotonic() < deadline
     assert status(path)["counts"]["RUNNING"] == 0
+
+
+def test_a_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
+    """What draws configurations, runs trials or paints tables takes time to import; a script may ask every second."""
+    path = small_experiment(tmp_path / "exp").finish().path
+    script = (
+        "import sys; from holdfast.cli.main import main; main(sys.argv[1:]);"
+        "print(*(name for name in sys.modules), file=sys.stderr)"
+    )
+    command = [sys.executable, "-c", script, "status", str(path), "--json"]
+    loaded = subprocess.run(command, capture_output=True, text=True, check=True).stderr.split()
+    needless = {"cloudpickle", "numpy", "pandas", "rich", "holdfast.tuner", "holdfast.space.domains"}
+    assert "holdfast.cli.status" in loaded
+    assert not needless.intersection(loaded)

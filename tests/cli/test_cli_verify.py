@@ -57,7 +57,7 @@ def test_a_damaged_checkpoint_is_named_with_its_file(root: RootWriter, holdfast:
     assert answer.code == 1
     assert "checkpoint_000001: the content of model.txt is not what was saved" in answer.out
     assert "checkpoint_000000: model.txt is missing" in answer.out
-    assert "2 damaged places" in answer.out
+    assert "2 damaged places, 1 trial without a good checkpoint;" in answer.out
 
 
 def test_a_checkpoint_that_vanished_is_damage(root: RootWriter, holdfast: Callable[..., Any]) -> None:
@@ -150,6 +150,73 @@ def test_rejected_and_unfinished_checkpoints_are_notes(tmp_path: Path, holdfast:
     assert answer.code == 0
     assert "checkpoint_000001: rejected earlier and not used: a is missing" in answer.out
     assert "checkpoint_000002: written but not committed" in answer.out
+
+
+def all_rejected(path: Path) -> RootWriter:
+    """One trial whose checkpoints were all found damaged when it should go on."""
+    root = RootWriter(path).open()
+    root.create({})
+    root.start(0)
+    for step in range(2):
+        root.report(0, {"loss": 1.0})
+        root.save(0, {"a": str(step)})
+    root.cut(0, ev.Cause.DRIVER_STOPPED)
+    root.reject(0, 1, "a is missing")
+    root.reject(0, 0, "a is shorter than it was")
+    return root
+
+
+def test_a_trial_whose_checkpoints_were_all_rejected_is_lost(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = all_rejected(tmp_path / "exp")
+    root.error(0, ev.Cause.DAMAGED, message="every checkpoint of this trial is damaged")
+    answer = holdfast("verify", root.finish().path)
+    assert answer.code == 1
+    assert "train_abcde_00000 has no good checkpoint left, 2 bad ones" in answer.out
+    assert f"`holdfast resume {root.path} --restart-errored`" in answer.out
+    assert "DAMAGED: 1 trial without a good checkpoint; " in answer.out
+    facts = json.loads(holdfast("verify", root.path, "--json").out)
+    assert facts["whole"] is False
+    assert [finding["level"] for finding in facts["findings"]] == ["note", "note", "lost"]
+
+
+def test_an_unfinished_trial_that_lost_all_is_told_what_a_resume_does(
+    tmp_path: Path, holdfast: Callable[..., Any]
+) -> None:
+    root = all_rejected(tmp_path / "exp").finish("SIGINT")
+    answer = holdfast("verify", root.path)
+    assert answer.code == 1
+    assert "otherwise the next resume ends the trial in ERROR" in answer.out
+    assert "on resume   ends in ERROR: all its checkpoints are damaged" in holdfast("show", root.path, "0").out
+
+
+def test_a_finished_trial_that_lost_all_keeps_its_results(root: RootWriter, holdfast: Callable[..., Any]) -> None:
+    flip(root.checkpoint_dir(2, 0) / "model.txt")
+    answer = holdfast("verify", root.path)
+    assert answer.code == 1
+    assert "train_abcde_00002 has no good checkpoint left, 1 bad one: the trial has ended" in answer.out
+
+
+def test_a_trial_that_was_restarted_has_not_lost_what_its_user_gave_up(
+    tmp_path: Path, holdfast: Callable[..., Any]
+) -> None:
+    root = all_rejected(tmp_path / "exp")
+    root.error(0, ev.Cause.DAMAGED, message="every checkpoint of this trial is damaged")
+    root.add(ev.TrialRequeued(root.tick(), 0, "restart"))
+    root.start(0, scratch=True)
+    root.report(0, {"loss": 1.0})
+    root.end(0)
+    assert holdfast("verify", root.finish().path).code == 0
+
+
+def test_a_checkpoint_that_is_still_to_be_committed_may_be_good(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = all_rejected(tmp_path / "exp")
+    root.start(0, scratch=True)
+    root.report(0, {"loss": 1.0})
+    root.stage(0, {"a": "2"})
+    root.finish("SIGINT")
+    assert holdfast("verify", root.path).code == 0
+    shown = holdfast("show", root.path, "0").out
+    assert "on resume   continues from checkpoint_000002 (iteration 1), once it is committed" in shown
 
 
 # --- repair

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import csv
 import io
 import os
+import shlex
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.callbacks.progress_words import one_line, plural
+from holdfast.callbacks.progress_words import plural
 from holdfast.cli.output import say, to_json
 from holdfast.core.state import Trial
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, StorageError
 from holdfast.results.frames import flat_row, require_pandas
 from holdfast.results.history import History, open_history
 
@@ -63,22 +65,49 @@ def write_rows(out: Path, rows: list[dict[str, Any]]) -> None:
             temporary.write_text(_csv(rows), encoding="utf-8", newline="")
         elif kind == ".json":
             temporary.write_bytes(to_json(rows) + b"\n")
+        elif kind == ".parquet":
+            _write_parquet(rows, temporary)
         else:
-            frame = _pandas().DataFrame(rows)
-            _write_frame(frame, temporary, kind)
+            _pandas().DataFrame(rows).to_pickle(temporary)
         os.replace(temporary, out)
+    except OSError as error:
+        hint = "" if out.parent.is_dir() else f" Make the directory first: mkdir -p {shlex.quote(str(out.parent))}."
+        raise StorageError(f"{out} cannot be written: {error.strerror}.{hint}") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            temporary.unlink(missing_ok=True)
 
 
-def _write_frame(frame: Any, file: Path, kind: str) -> None:
-    if kind == ".pkl":
-        frame.to_pickle(file)
-        return
+def _write_parquet(rows: list[dict[str, Any]], file: Path) -> None:
     try:
-        frame.to_parquet(file)
-    except ImportError as error:
-        raise InvalidInputError(f"Parquet files need pyarrow: pip install pyarrow. ({one_line(str(error))})") from None
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError:
+        raise InvalidInputError(
+            "Parquet files need pyarrow, which is not installed: pip install pyarrow. "
+            "Or choose .csv or .json, which need nothing more."
+        ) from None
+    parquet.write_table(pyarrow.table(columns_of(rows)), file)
+
+
+def columns_of(rows: Iterable[Mapping[str, Any]]) -> dict[str, list[Any]]:
+    """The rows as columns of one type each, as Parquet wants them: what is mixed or nested becomes text."""
+    rows = list(rows)
+    names = dict.fromkeys(key for row in rows for key in row)
+    return {name: _one_type([row.get(name) for row in rows]) for name in names}
+
+
+def _one_type(values: list[Any]) -> list[Any]:
+    kinds = {type(value) for value in values if value is not None}
+    if kinds == {int} and not all(value is None or -(2**63) <= value < 2**63 for value in values):
+        kinds = set()
+    if len(kinds) == 1 and kinds <= {bool, int, float, str}:
+        return values
+    if kinds == {int, float}:
+        return [None if value is None else float(value) for value in values]
+    return [
+        value if value is None or isinstance(value, str) else to_json(value, indent=False).decode() for value in values
+    ]
 
 
 def _pandas() -> Any:

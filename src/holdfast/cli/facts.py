@@ -18,9 +18,11 @@ from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, F
 from holdfast.callbacks.progress_tracker import ProgressTracker, metric_value
 from holdfast.callbacks.progress_words import restore_call
 from holdfast.callbacks.trial_view import trial_dirname
+from holdfast.cli.shipped import is_driven_here, oldest_unshipped, unshipped
+from holdfast.core import events as ev
 from holdfast.core.events import ErrorFacts
-from holdfast.core.state import CheckpointRecord, Status, Trial
-from holdfast.journal.log import GROUP_COMMIT_S
+from holdfast.core.state import CheckpointRecord, Status, Stored, Trial
+from holdfast.journal.synced import oldest_volatile
 from holdfast.results.best import best_of
 from holdfast.results.history import History
 
@@ -56,14 +58,21 @@ def why_of(history: History) -> str:
     return state.stopping if phase == Phase.FINISHED else ""
 
 
-def durable_lag(history: History, now: float) -> float:
-    """Seconds of history that a power cut could take, at most, while the disk answers.
+def durable_lag(history: History, now: float) -> float | None:
+    """How long the oldest record that a power cut could take has been waiting; 0 if nothing waits.
 
-    A driver syncs what it wrote within half a second; everything older is durable. Nothing can be lost of an experiment
-    that is not running.
+    Of an experiment in a store: that the loss of its machine could take. None if its driver is on another one: what has
+    not arrived is known only there.
     """
-    recent = now - history.state.last_at < 2 * GROUP_COMMIT_S
-    return GROUP_COMMIT_S if phase_of(history) == Phase.RUNNING and recent else 0.0
+    if phase_of(history) != Phase.RUNNING:
+        return 0.0
+    if history.hydrated is None:
+        payload = oldest_volatile(history.root)
+    elif is_driven_here(history):
+        payload = oldest_unshipped(history)
+    else:
+        return None
+    return 0.0 if payload is None else max(0.0, now - ev.decode(payload).at)
 
 
 def resume_command(history: History) -> str | None:
@@ -71,7 +80,7 @@ def resume_command(history: History) -> str | None:
     phase = phase_of(history)
     if phase == Phase.RUNNING:
         return None
-    command = f"holdfast resume {shlex.quote(str(history.root))}"
+    command = f"holdfast resume {shlex.quote(history.shown)}"
     if phase != Phase.FINISHED:
         return command
     return f"{command} --resume-errored" if history.state.counts[Status.ERROR] else None
@@ -83,7 +92,7 @@ def resume_call(history: History) -> str | None:
     if phase == Phase.RUNNING or (phase == Phase.FINISHED and not errors):
         return None
     more = {"resume_errored": True} if phase == Phase.FINISHED else {}
-    return f"{restore_call(str(history.root), **more)}.fit()"
+    return f"{restore_call(history.shown, **more)}.fit()"
 
 
 def display_facts(history: History) -> ExperimentFacts:
@@ -91,7 +100,7 @@ def display_facts(history: History) -> ExperimentFacts:
     info = history.info
     return ExperimentFacts(
         name=info.name,
-        root=str(info.root),
+        root=history.shown,
         metric=info.metric,
         mode=info.mode,
         total=info.total_samples,
@@ -105,7 +114,7 @@ def overview(history: History, now: float, *, rows: int = 10) -> ProgressView:
     """What a display would show now."""
     at = now if phase_of(history) == Phase.RUNNING else history.state.last_at
     options = DisplayOptions(max_progress_rows=rows)
-    return ProgressTracker().view(history.state, display_facts(history), options, at, durable_lag(history, now))
+    return ProgressTracker().view(history.state, display_facts(history), options, at, durable_lag(history, now) or 0.0)
 
 
 def experiment_facts(history: History, now: float | None = None) -> dict[str, Any]:
@@ -114,7 +123,7 @@ def experiment_facts(history: History, now: float | None = None) -> dict[str, An
     state, phase = history.state, phase_of(history)
     return {
         "name": history.info.name,
-        "path": str(history.root),
+        "path": history.shown,
         "state": phase,
         "why": why_of(history),
         "holder": holder_facts(history) if phase == Phase.RUNNING else None,
@@ -129,6 +138,7 @@ def experiment_facts(history: History, now: float | None = None) -> dict[str, An
         "started_at": history.spec.created_at,
         "last_event_at": state.last_at or None,
         "durable_lag_s": durable_lag(history, now),
+        "unshipped": unshipped(history),
         "resume": resume_command(history),
         "restore": resume_call(history),
     }
@@ -228,7 +238,9 @@ def on_resume(trial: Trial) -> str | None:
     """What the next driver does with the trial; None if it has ended."""
     if trial.final:
         return None
-    latest = trial.latest()
-    if latest is None:
-        return "starts from the beginning"
-    return f"continues from checkpoint_{latest.index:06d} (iteration {latest.iteration})"
+    usable = [record for record in trial.checkpoints if record.index >= trial.floor and record.stored != Stored.DROPPED]
+    for record in reversed(usable):
+        if record.stored != Stored.BAD:
+            first = ", once it is committed" if record.stored == Stored.STAGED else ""
+            return f"continues from checkpoint_{record.index:06d} (iteration {record.iteration}){first}"
+    return "ends in ERROR: all its checkpoints are damaged" if usable else "starts from the beginning"

@@ -28,8 +28,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     arguments = make_parser().parse_args(argv)
     collecting = gc.isenabled()
-    if arguments.run != "resume":
-        # These read, print and end: collecting cycles among the trials would take longer than the reading.
+    if arguments.run not in ("resume", "ship"):
+        # The others read, print and end: collecting cycles among the trials would take longer than the reading.
         gc.disable()
     try:
         return _run(arguments)

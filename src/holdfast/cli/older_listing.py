@@ -15,7 +15,7 @@ from holdfast.cli.listing import experiments_below, facts_or_damage
 from holdfast.cli.output import say, table_lines, when
 from holdfast.core.state import Status
 from holdfast.errors import InvalidInputError
-from holdfast.results.history import open_history, plain_path
+from holdfast.results.history import open_history
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -72,8 +72,8 @@ def _trial_rows(path: str) -> list[dict[str, Any]]:
 
 def _experiment_rows(path: str) -> list[dict[str, Any]]:
     rows = []
-    for root in experiments_below(plain_path(path)):
-        facts = facts_or_damage(root)
+    for _, place in experiments_below(path):
+        facts = facts_or_damage(place)
         counts = facts.get("counts", {})
         best, at = facts.get("best"), facts.get("last_event_at")
         rows.append(

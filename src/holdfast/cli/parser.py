@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast._version import __version__
 
 _DESCRIPTION = """\
-Look at, check, repair and resume holdfast experiments. PATH is an experiment's directory.
+Look at, check, repair, copy and resume holdfast experiments. PATH is an experiment's directory or URI.
 
 examples:
   holdfast list ~/holdfast_results           which experiments are there, and how do they stand?
@@ -16,6 +16,7 @@ examples:
   holdfast show PATH 3 --story               what happened to trial 3, in order
   holdfast resume PATH                       go on after a crash
   holdfast export PATH results.csv           one row for each trial
+  holdfast copy PATH s3://bucket/runs/digits go on with it from there
 
 exit codes: 0 all well; 1 damage found, or the work failed; 2 the command cannot work as written
 """
@@ -35,6 +36,9 @@ def make_parser() -> argparse.ArgumentParser:
     _add_resume(commands)
     _add_export(commands)
     _add_list(commands)
+    _add_copy(commands)
+    _add_ship(commands)
+    _add_gc(commands)
     _add_older(commands)
     return parser
 
@@ -56,7 +60,7 @@ def _command(commands: _Commands, name: str, module: str, text: str, examples: s
 
 
 def _add_path(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("path", metavar="PATH", help="the experiment's directory")
+    parser.add_argument("path", metavar="PATH", help="the experiment's directory or URI")
 
 
 def _add_json(parser: argparse.ArgumentParser, what: str) -> None:
@@ -100,9 +104,10 @@ def _add_verify(commands: _Commands) -> None:
         "verify",
         "verify",
         "check every byte: journal, facts, snapshots and checkpoints; changes nothing",
-        "  holdfast verify PATH && echo whole",
+        "  holdfast verify PATH && echo whole\n  holdfast verify s3://bucket/runs/digits --quick",
     )
     _add_path(parser)
+    parser.add_argument("--quick", action="store_true", help="of checkpoints, compare only names and sizes")
     _add_json(parser, "the findings")
 
 
@@ -139,7 +144,7 @@ def _add_export(commands: _Commands) -> None:
         commands,
         "export",
         "export",
-        "write results to a file: .csv, .json or (with pandas) .parquet",
+        "write results to a file: .csv, .json, (with pyarrow) .parquet or (with pandas) .pkl",
         "  holdfast export PATH trials.csv           one row for each trial, its last result\n"
         "  holdfast export PATH all.json --rows      every result that counts",
     )
@@ -153,11 +158,57 @@ def _add_list(commands: _Commands) -> None:
         commands,
         "list",
         "listing",
-        "list the experiments below a directory",
-        "  holdfast list ~/holdfast_results",
+        "list the experiments below a directory or a prefix of a store",
+        "  holdfast list ~/holdfast_results\n  holdfast list s3://bucket/runs",
     )
     parser.add_argument("path", metavar="DIR", nargs="?", default=".", help="where to look (the current directory)")
     _add_json(parser, "a list of objects")
+
+
+def _add_copy(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "copy",
+        "copy",
+        "copy an experiment that nobody runs, so that it can go on there; finishes a copy that was cut short",
+        "  holdfast copy ~/holdfast_results/digits s3://bucket/runs/digits\n"
+        "  holdfast copy s3://bucket/runs/digits /data/digits",
+    )
+    parser.add_argument("source", metavar="SRC", help="the experiment's directory or URI")
+    parser.add_argument("target", metavar="DST", help="the new directory or URI, which must not exist")
+    parser.add_argument(
+        "--before-damage",
+        action="store_true",
+        help="of a damaged journal in a store, copy what is before the damage",
+    )
+    _add_json(parser, "what was copied")
+
+
+def _add_ship(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "ship",
+        "ship",
+        "send what this machine has of an experiment and its store lacks, after an outage; runs no trial",
+        "  holdfast ship s3://bucket/runs/digits",
+    )
+    parser.add_argument("path", metavar="URI", help="the experiment's URI")
+    parser.add_argument("--takeover", action="store_true", help="take it from a driver that is still alive")
+    _add_json(parser, "what was sent")
+
+
+def _add_gc(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "gc",
+        "garbage",
+        "remove what interrupted work has left behind and no record needs; only if nobody runs the experiment",
+        "  holdfast gc PATH --dry-run      what would go?\n  holdfast gc PATH",
+    )
+    _add_path(parser)
+    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
+    parser.add_argument("--now", action="store_true", help="also what is younger than 24 hours and might be in use")
+    _add_json(parser, "what was removed")
 
 
 def _add_older(commands: _Commands) -> None:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 
 from holdfast.callbacks.progress_words import plural
 from holdfast.cli.output import say
+from holdfast.controller.remote import Remote, remote_of
 from holdfast.controller.spec import Root, read_spec
-from holdfast.errors import UsageError
+from holdfast.errors import InvalidInputError, UsageError
 from holdfast.journal.repair import repair_journal, verify_journal
-from holdfast.results.history import plain_path
+from holdfast.storage.address import parse
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Repair the journal."""
-    root = Root(plain_path(arguments.path))
+    if (remote := remote_of(arguments.path)) is not None:
+        raise _not_in_a_store(remote)
+    root = Root(parse(arguments.path).path)
     read_spec(root)
     damage = [finding for finding in verify_journal(root.path) if finding.level == "damage"]
     if not damage:
@@ -47,3 +51,12 @@ def _confirmed() -> bool:
     if not sys.stdin.isatty():
         raise UsageError("repair asks before it does anything, and nobody can answer here: add --yes.")
     return input("Repair it? [y/N] ").strip().lower() in ("y", "yes")
+
+
+def _not_in_a_store(remote: Remote) -> InvalidInputError:
+    copy = f"holdfast copy {shlex.quote(remote.url)} {shlex.quote(remote.name)}"
+    return InvalidInputError(
+        f"{remote.url} is in a store, whose journal is never changed. First look for an older version of the damaged "
+        f"object in the bucket, or for the mirror on the machine that wrote it. Otherwise copy what stands before the "
+        f"damage to a local directory and go on there: {copy} --before-damage. Nothing was changed."
+    )

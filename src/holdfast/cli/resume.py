@@ -9,7 +9,8 @@ import sys
 
 from holdfast.cli.facts import Phase, experiment_facts, phase_of
 from holdfast.cli.output import print_json
-from holdfast.results.history import open_history, plain_path
+from holdfast.errors import InvalidInputError
+from holdfast.results.history import open_history
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -19,13 +20,21 @@ def run(arguments: argparse.Namespace) -> int:
     # As `python script.py` would have it: the trainable may refer to modules beside it.
     if os.getcwd() not in sys.path:
         sys.path.insert(0, os.getcwd())
-    path = plain_path(arguments.path)
-    tuner = Tuner.restore(
-        path,
-        resume_errored=arguments.resume_errored,
-        restart_errored=arguments.restart_errored,
-        takeover=arguments.takeover,
-    )
+    path = arguments.path
+    try:
+        tuner = Tuner.restore(
+            path,
+            resume_errored=arguments.resume_errored,
+            restart_errored=arguments.restart_errored,
+            takeover=arguments.takeover,
+        )
+    except InvalidInputError as error:
+        if not isinstance(error.__cause__, ImportError):
+            raise
+        raise InvalidInputError(
+            f"{error} On the command line: run this in the directory of your script, or set PYTHONPATH to where "
+            f"{error.__cause__.name or 'your module'!r} is."
+        ) from error
     shown = contextlib.redirect_stdout(sys.stderr) if arguments.json else contextlib.nullcontext()
     with shown:
         tuner.fit()

@@ -53,8 +53,9 @@ def find_trial(history: History, text: str) -> Trial:
     if found:
         some = ", ".join(trial.id for trial in found[:MAX_NAMED]) + (", .." if len(found) > MAX_NAMED else "")
         raise InvalidInputError(f"{text!r} can mean {len(found)} trials: {some}. Give more of the id.")
+    known = f"{history.shown} has {plural(len(state.trials), 'trial')}"
     last = f" Their ids go from {state.trials[0].id} to {state.trials[-1].id}." if state.trials else ""
-    raise InvalidInputError(f"{history.root} has {plural(len(state.trials), 'trial')}, but none called {text!r}.{last}")
+    raise InvalidInputError(f"{known}, but none called {text!r}.{last}")
 
 
 def _begins(history: History, trial: Trial, wanted: str) -> bool:
@@ -76,7 +77,7 @@ def _as_data(history: History, trial: Trial | None, story: bool) -> Any:
     told = [line._asdict() for line in _story(history, trial)] if story else None
     if trial is None:
         return told if story else [trial_facts(history, each) for each in history.state.trials]
-    facts = {**trial_facts(history, trial), "path": history.directory(trial)}
+    facts = {**trial_facts(history, trial), "path": history.place(trial)}
     if trial.error is not None:
         facts["last_failure"].update(traceback=trial.error.traceback, output=trial.error.output)
     return {**facts, "story": told} if story else facts
@@ -86,7 +87,7 @@ def _table_lines(history: History, limit: int) -> list[str]:
     state, facts = history.state, display_facts(history)
     chosen = state.trials[: limit or None]
     if not chosen:
-        return [f"{history.root} has no trials yet."]
+        return [f"{history.shown} has no trials yet."]
     rows = [make_row(state, trial, facts, state.last_at) for trial in chosen]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     table = TableMaker(DisplayOptions(max_column_length=32)).make(rows, history.info.metric, width)
@@ -100,7 +101,7 @@ def detail_lines(history: History, trial: Trial) -> list[str]:
     why = f" ({trial.reason})" if trial.reason and trial.status == Status.TERMINATED else ""
     lost = "; it was running when its driver went" if trial.n in history.lost else ""
     lines = [f"{history.name(trial)} (number {trial.n}): {trial.status}{why}{lost}"]
-    lines.append(f"  path        {history.directory(trial)}")
+    lines.append(f"  path        {history.place(trial)}")
     lines += [f"  config      {key} = {value_text(value, 200)}" for key, value in trial.config.items()]
     if trial.started_at:
         ended = f", ended {when(trial.ended_at)}" if trial.ended_at and trial.final else ""

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import shutil
 import sys
 import time
 from collections.abc import Callable
 from typing import Any
 
 from holdfast.callbacks.progress_facts import DisplayOptions, ProgressView
-from holdfast.callbacks.progress_table import TableMaker
 from holdfast.callbacks.progress_words import (
     best_text,
     counts_text,
@@ -33,6 +31,7 @@ from holdfast.cli.facts import (
     why_of,
 )
 from holdfast.cli.output import print_json, say
+from holdfast.cli.shipped import ship_command, unshipped, unshipped_text
 from holdfast.core import events as ev
 from holdfast.core.transitions import apply
 from holdfast.errors import FencedError
@@ -43,6 +42,7 @@ from holdfast.results.history import History, open_history
 MAX_ROWS = 10
 MAX_FAILURES = 7
 WATCH_PERIOD_S = 1.0
+FAR_WATCH_PERIOD_S = 5.0  # of an experiment in a store, which is listed each time
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -66,21 +66,32 @@ def full_facts(history: History) -> dict[str, Any]:
 def status_lines(history: History, now: float) -> list[str]:
     """The status for people."""
     view = overview(history, now, rows=MAX_ROWS)
-    lines = [_headline(history, view, now), f"  {history.root}", f"  {_trials_text(view)}"]
+    lines = [_headline(history, view, now), f"  {history.shown}", f"  {_trials_text(view)}"]
     if view.best is not None:
         lines.append(f"  best: {best_text(view.best)}")
     if history.lost:
         lines.append(f"  {_lost_text(len(history.lost))}")
     if lag_text(view):
-        lines.append(f"  {lag_text(view)} at most")
+        lines.append(f"  {lag_text(view)}")
     lines += _failure_lines(view)
     if phase_of(history) == Phase.RUNNING and view.rows:
+        import shutil
+
+        from holdfast.callbacks.progress_table import TableMaker
+
         width = shutil.get_terminal_size().columns - 2 if sys.stdout.isatty() else None
         table = TableMaker(DisplayOptions()).make(view.rows, history.info.metric, width)
         lines += ["", *(f"  {line}" for line in table.lines())]
         if view.hidden:
             lines.append(f"  and {plural(view.hidden, 'more running trial')}")
-    return lines + _resume_lines(history)
+    return lines + _ship_lines(history) + _resume_lines(history)
+
+
+def _ship_lines(history: History) -> list[str]:
+    left = unshipped(history) if phase_of(history) != Phase.RUNNING else None
+    if left is None:
+        return []
+    return [f"{unshipped_text(left)} are on this machine only. Send them: {ship_command(history.shown)}"]
 
 
 def _headline(history: History, view: ProgressView, now: float) -> str:
@@ -135,7 +146,7 @@ def _watch(path: str, history: History, *, as_json: bool) -> int:
             show(follower.history)
             if phase_of(follower.history) != Phase.RUNNING:
                 return 0
-            time.sleep(WATCH_PERIOD_S)
+            time.sleep(WATCH_PERIOD_S if follower.history.hydrated is None else FAR_WATCH_PERIOD_S)
             follower.advance()
     finally:
         close()
@@ -152,7 +163,7 @@ class Follower:
     def advance(self) -> None:
         """Take in what happened since the last time."""
         history = self.history
-        owner = holder(history.root)
+        owner = holder(history.root) if history.hydrated is None else None
         if owner is None or not owner.alive or self._position is None:
             self._reopen()
             return

@@ -15,9 +15,10 @@ from holdfast.errors import ExperimentNotFoundError, InvalidInputError
 from holdfast.results.best import best_of, best_trial, check_mode, number
 from holdfast.results.frames import flat_row, frame_of, require_pandas
 from holdfast.results.grid import last_or_best_frame
-from holdfast.results.history import open_history, plain_path, require_local
+from holdfast.results.history import open_history
 from holdfast.results.result import Result
 from holdfast.results.sources import FoldedTrial
+from holdfast.storage.address import is_remote, parse
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.checkpoint import Checkpoint
@@ -30,7 +31,7 @@ class ExperimentAnalysis:
 
     Args:
         experiment_checkpoint_path: The experiment's root, or a state file in it.
-        storage_filesystem: None or the local file system.
+        storage_filesystem: The pyarrow or fsspec file system in which the path is a path.
         trials: Look at these trials only.
         default_metric: What ``best_*`` compare; None takes the one of ``TuneConfig``.
         default_mode: "min" or "max"; None takes the one of ``TuneConfig``.
@@ -48,14 +49,9 @@ class ExperimentAnalysis:
         default_metric: str | None = None,
         default_mode: str | None = None,
     ) -> None:
-        require_local(storage_filesystem)
-        path = plain_path(experiment_checkpoint_path)
-        if path.is_file():
-            path = path.parent
-        if path.name == PRIVATE:
-            path = path.parent
+        path = _root_of(os.fspath(experiment_checkpoint_path), storage_filesystem)
         try:
-            self._history = open_history(path)
+            self._history = open_history(path, filesystem=storage_filesystem)
         except ExperimentNotFoundError as error:
             raise ExperimentNotFoundError(
                 f"No experiment snapshot file was found in {path}: there is no journal of holdfast, and files of the "
@@ -71,8 +67,8 @@ class ExperimentAnalysis:
 
     @property
     def experiment_path(self) -> str:
-        """The experiment's root."""
-        return str(self._history.root)
+        """The experiment's root, a path or a URI."""
+        return self._history.shown
 
     @property
     def trials(self) -> list[TrialView]:
@@ -249,7 +245,9 @@ class ExperimentAnalysis:
         if trial in state.by_id:
             return state.trials[state.by_id[trial]]
         for each in self._chosen:
-            if self._history.directory(each) == os.path.abspath(trial):
+            if trial.rstrip("/") == self._history.place(each) or os.path.abspath(trial) == self._history.directory(
+                each
+            ):
                 return each
         raise InvalidInputError(f"{trial!r} is neither the id nor the directory of a trial of {self.experiment_path}.")
 
@@ -263,3 +261,14 @@ class ExperimentAnalysis:
 
     def __repr__(self) -> str:
         return f"<ExperimentAnalysis of {len(self._chosen)} trials in {self.experiment_path}>"
+
+
+def _root_of(path: str, filesystem: Any) -> str:
+    """The experiment's root, also if the path is that of a state file in it."""
+    if filesystem is None and not is_remote(path):
+        path = parse(path).path
+    place, mark, options = path.partition("?") if is_remote(path) else (path, "", "")
+    place = place.rstrip("/")
+    if place.endswith(".json") and not os.path.isdir(place):
+        place = place.rpartition("/")[0]
+    return place.removesuffix(f"/{PRIVATE}") + mark + options

@@ -12,8 +12,8 @@ from holdfast.errors import InvalidInputError, TrialError
 from holdfast.results.best import best_row, best_trial, check_mode, check_scope, none_found
 from holdfast.results.frames import flat_row, require_pandas
 from holdfast.results.history import History, open_history
-from holdfast.results.result import Result, local_filesystem
-from holdfast.results.sources import FoldedTrial, trial_error
+from holdfast.results.result import Result
+from holdfast.results.sources import FoldedTrial, filesystem_of, trial_error
 
 
 class ResultGrid(Sequence[Result]):
@@ -32,22 +32,25 @@ class ResultGrid(Sequence[Result]):
         self._attach(History(state, info))
 
     @classmethod
-    def from_path(cls, path: str | os.PathLike[str], *, info: ExperimentInfo | None = None) -> ResultGrid:
+    def from_path(
+        cls, path: str | os.PathLike[str], *, info: ExperimentInfo | None = None, storage_filesystem: Any = None
+    ) -> ResultGrid:
         """The results of the experiment at ``path``, read from its journal.
 
         Trials that were running when their driver died are shown as a restore will find them: PENDING, with
         everything that they had reported.
 
         Args:
-            path: The experiment's root.
+            path: The experiment's root, a path or a URI.
             info: The experiment's facts if they are known already.
+            storage_filesystem: The pyarrow or fsspec file system in which ``path`` is a path.
 
         Raises:
             ExperimentNotFoundError: There is no experiment exactly there.
             JournalDamagedError: The journal is damaged; nothing was changed.
         """
         grid: ResultGrid = object.__new__(cls)
-        grid._attach(open_history(path, info))
+        grid._attach(open_history(path, info, storage_filesystem))
         return grid
 
     def _attach(self, history: History) -> None:
@@ -56,13 +59,13 @@ class ResultGrid(Sequence[Result]):
 
     @property
     def experiment_path(self) -> str:
-        """The experiment's root."""
-        return str(self._history.root)
+        """The experiment's root, a path or a URI."""
+        return self._history.shown
 
     @property
     def filesystem(self) -> Any:
-        """A ``pyarrow.fs.LocalFileSystem``, or None where pyarrow is not installed."""
-        return local_filesystem()
+        """A ``pyarrow.fs.LocalFileSystem`` (None without pyarrow), or what stands for the experiment's store."""
+        return filesystem_of(self._history.info)
 
     @property
     def errors(self) -> list[TrialError]:

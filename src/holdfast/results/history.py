@@ -11,20 +11,26 @@ import os
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from holdfast.callbacks.rows import ResultBuilder, known_objects, rows_from_events
-from holdfast.callbacks.trial_view import ExperimentInfo, TrialView, trial_dirname, trial_name
+from holdfast.callbacks.trial_view import ExperimentInfo, TrialView, place_of, shown_root, trial_dirname, trial_name
+from holdfast.checkpoints.far import LOCAL, type_of
 from holdfast.controller.opening import Opened, open_state
+from holdfast.controller.remote import mirror_root, open_root, remote_of
 from holdfast.controller.spec import Root, Spec, read_spec
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import CheckpointRecord, State, Trial
 from holdfast.core.transitions import apply
-from holdfast.errors import FencedError, InvalidInputError
+from holdfast.errors import FencedError
 from holdfast.journal.epoch import Holder, holder
 from holdfast.journal.reader import Position, read_journal
 from holdfast.space.tree import copy_tree
+from holdfast.storage.address import parse
+
+if TYPE_CHECKING:
+    from holdfast.journal.hydrate import Hydrated
 
 MAX_OPEN_TRIES = 5
 
@@ -39,6 +45,7 @@ class History:
         position: Where the journal goes on behind ``state``; None means behind all that its last driver wrote.
         owner: The newest driver and whether it is alive; None if there never was one, or nobody looked.
         lost: Trials that were running when their driver died.
+        hydrated: How the mirror compares with the store; None if the experiment is not in one, or nobody looked.
     """
 
     def __init__(
@@ -50,6 +57,7 @@ class History:
         position: Position | None = None,
         owner: Holder | None = None,
         lost: frozenset[int] = frozenset(),
+        hydrated: Hydrated | None = None,
     ) -> None:
         self.state = state
         self.info = replace(info, load_rows=self.rows)
@@ -57,13 +65,19 @@ class History:
         self.position = position
         self.owner = owner
         self.lost = lost
+        self.hydrated = hydrated
         self._spec = spec
         self._rows: dict[int, list[dict[str, Any]]] | None = None
 
     @property
     def root(self) -> Path:
-        """The experiment's directory."""
+        """The experiment's directory on this machine."""
         return self.info.root
+
+    @property
+    def shown(self) -> str:
+        """Where the experiment is, for people and for a later restore."""
+        return shown_root(self.info)
 
     @property
     def spec(self) -> Spec:
@@ -101,8 +115,12 @@ class History:
         return trial_name(self.info, trial)
 
     def directory(self, trial: Trial) -> str:
-        """The trial's directory."""
+        """The trial's directory on this machine."""
         return os.path.join(self.root, trial_dirname(self.info, trial))
+
+    def place(self, trial: Trial) -> str:
+        """Where the trial's files are, for people: in a store, if the experiment is."""
+        return place_of(self.info, trial_dirname(self.info, trial))
 
     def config(self, trial: Trial) -> dict[str, Any]:
         """The trial's parameters, a copy."""
@@ -134,21 +152,23 @@ class History:
         return known
 
 
-def open_history(path: str | os.PathLike[str], info: ExperimentInfo | None = None) -> History:
+def open_history(path: str | os.PathLike[str], info: ExperimentInfo | None = None, filesystem: Any = None) -> History:
     """Read the experiment at ``path``, whatever has become of its driver.
 
     Args:
-        path: The experiment's root, a path or a ``file://`` URI.
+        path: The experiment's root, a path or a URI.
         info: Its facts if they are known already, with the objects that its configs refer to.
+        filesystem: The pyarrow or fsspec file system in which ``path`` is a path.
 
     Raises:
         ExperimentNotFoundError: There is no experiment exactly there.
         NewerFormatError: It was written by a newer holdfast.
         JournalDamagedError: Its journal is damaged.
     """
-    root = Root(plain_path(path))
+    root, hydrated = open_place(path, filesystem)
     spec = read_spec(root)
     opened, owner = _open(root, spec.retention)
+    owner = _heard_of(owner, hydrated)
     state = opened.state
     alive = owner is not None and owner.alive
     lost = frozenset() if alive else settle(state, spec.retention)
@@ -159,7 +179,41 @@ def open_history(path: str | os.PathLike[str], info: ExperimentInfo | None = Non
         position=opened.contents.position,
         owner=owner,
         lost=lost,
+        hydrated=hydrated,
     )
+
+
+def open_place(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Root, Hydrated | None]:
+    """The local root of the experiment at ``path``, for somebody who looks; and how it compares with the store.
+
+    Raises:
+        ExperimentNotFoundError: The store has no experiment exactly there.
+        StorageError: The store refuses or does not answer.
+    """
+    remote = remote_of(path, far_filesystem(path, filesystem))
+    if remote is None:
+        return Root(parse(path).path), None
+    if not remote.exists():
+        return open_root(path, filesystem, read_only=True), None  # which says what there is instead
+    from holdfast.journal.hydrate import hydrate
+
+    hydrated = hydrate(remote.store, mirror_root(remote).path, read_only=True)
+    return Root(hydrated.root, remote=remote), hydrated
+
+
+def far_filesystem(path: str | os.PathLike[str], filesystem: Any) -> Any:
+    """The file system object, unless it stands for this machine's own and ``path`` is an ordinary root in it."""
+    if filesystem is None or type_of(filesystem) != LOCAL:
+        return filesystem
+    return filesystem if (Path(path) / ".holdfast" / "parts").is_dir() else None
+
+
+def _heard_of(owner: Holder | None, hydrated: Hydrated | None) -> Holder | None:
+    """The same driver as the store knows it: a mirror that is left as it is says nothing of newer heartbeats."""
+    there = None if hydrated is None else hydrated.holder
+    if owner is None or owner.released or there is None or there.claim.writer != owner.claim.writer:
+        return owner
+    return there
 
 
 def _open(root: Root, retention: Retention) -> tuple[Opened, Holder | None]:
@@ -208,7 +262,9 @@ def info_from(root: Root, spec: Spec) -> ExperimentInfo:
     """What is known about an experiment without loading any object of the user."""
     return ExperimentInfo(
         root=root.path,
-        name=root.path.name,
+        url="" if root.remote is None else root.remote.url,
+        filesystem=None if root.remote is None else root.remote.filesystem,
+        name=root.name,
         trainable_name=spec.trainable,
         is_class=spec.is_class,
         metric=spec.metric,
@@ -217,26 +273,3 @@ def info_from(root: Root, spec: Spec) -> ExperimentInfo:
         max_identifier_len=spec.max_identifier_len,
         utc_offset_s=spec.utc_offset_s,
     )
-
-
-def plain_path(path: str | os.PathLike[str]) -> Path:
-    """An absolute local path, from a path or a ``file://`` URI."""
-    text = os.fspath(path)
-    if "://" in text:
-        if not text.startswith("file://"):
-            raise InvalidInputError(
-                f"{text!r} cannot be opened: object stores are not available in this version of holdfast. "
-                "Copy the experiment to a local directory and give that path."
-            )
-        text = text.removeprefix("file://")
-    return Path(os.path.abspath(os.path.expanduser(text)))
-
-
-def require_local(filesystem: Any) -> None:
-    """Refuse a file system object that is not the machine's own."""
-    kind = getattr(filesystem, "type_name", type(filesystem).__name__)
-    if filesystem is not None and kind != "local":
-        raise InvalidInputError(
-            f"storage_filesystem={filesystem!r}: only the local file system is available in this version of holdfast. "
-            "Copy the experiment to a local directory and give that path."
-        )

@@ -5,16 +5,20 @@ from __future__ import annotations
 import os
 from collections.abc import Mapping
 from functools import cached_property
-from importlib import import_module
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import msgspec
+
+from holdfast.controller.remote import Remote, remote_of
 from holdfast.controller.spec import Root
 from holdfast.core.retention import lookup
 from holdfast.errors import NoResultError, TrialError
 from holdfast.results.best import best_of, check_mode, number
 from holdfast.results.frames import frame_of
-from holdfast.results.history import open_history, plain_path, require_local
-from holdfast.results.sources import FoldedTrial, Source, TrialFiles
+from holdfast.results.history import History, far_filesystem, open_history
+from holdfast.results.sources import FarTrialFiles, FoldedTrial, Source, TrialFiles
+from holdfast.storage.address import parse
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.checkpoint import Checkpoint
@@ -64,22 +68,26 @@ class Result:
         ``progress.csv``.
 
         Args:
-            path: The trial's directory.
-            storage_filesystem: None or the local file system.
+            path: The trial's directory, a path or a URI.
+            storage_filesystem: The pyarrow or fsspec file system in which ``path`` is a path.
 
         Raises:
             NoResultError: (a RuntimeError) There is no such directory, or it is not one of a trial.
         """
-        require_local(storage_filesystem)
-        directory = plain_path(path)
+        filesystem = far_filesystem(os.path.dirname(os.fspath(path).rstrip("/")), storage_filesystem)
+        remote = remote_of(path, filesystem)
+        if remote is not None:
+            parent = _above(remote)
+            if parent is not None and parent.exists():
+                source = _find(open_history(parent.url, filesystem=parent.filesystem), remote.name)
+                if source is not None:
+                    return cls(source)
+            return cls(FarTrialFiles(remote))
+        directory = Path(parse(path).path)
         if Root(directory.parent).exists():
-            history = open_history(directory.parent)
-            for trial in history.state.trials:
-                # A directory's name holds the trial's id unless the user chose it: most are told apart without
-                # spelling the whole name.
-                if trial.dirname or trial.id in directory.name:
-                    if history.directory(trial) == str(directory):
-                        return cls(FoldedTrial(history, trial))
+            source = _find(open_history(directory.parent), directory.name)
+            if source is not None:
+                return cls(source)
         return cls(TrialFiles(directory))
 
     @property
@@ -162,15 +170,15 @@ class Result:
 
     @property
     def filesystem(self) -> Any:
-        """A ``pyarrow.fs.LocalFileSystem``, or None where pyarrow is not installed."""
-        return local_filesystem()
+        """A ``pyarrow.fs.LocalFileSystem`` (None without pyarrow), or what stands for the trial's store."""
+        return self._source.filesystem
 
     def __repr__(self) -> str:
         parts = [f"{self.trial_id!r}", self.status, f"metrics={{{_shown(self.metrics)}}}"]
         if self.error is not None:
             parts.append(f"error={str(self.error).splitlines()[0][:160]!r}")
         if self.checkpoint is not None:
-            parts.append(f"checkpoint={os.path.basename(self.checkpoint.path)!r}")
+            parts.append(f"checkpoint={os.path.basename(self.checkpoint.path.partition('?')[0])!r}")
         parts.append(f"path={self.path!r}")
         return f"Result({', '.join(parts)})"
 
@@ -182,9 +190,19 @@ def _shown(metrics: Mapping[str, Any]) -> str:
     return ", ".join(shown + [".."] if len(own) > MAX_SHOWN else shown)
 
 
-def local_filesystem() -> Any:
-    """pyarrow's local file system if pyarrow is there."""
-    try:
-        return import_module("pyarrow.fs").LocalFileSystem()
-    except ImportError:
+def _above(remote: Remote) -> Remote | None:
+    """The place above this one; None above a bucket."""
+    if not remote.address.path:
         return None
+    above = remote.address.path.rpartition("/")[0]
+    return Remote(msgspec.structs.replace(remote.address, path=above), remote.filesystem)
+
+
+def _find(history: History, name: str) -> FoldedTrial | None:
+    """The trial whose directory has this name."""
+    for trial in history.state.trials:
+        # A directory's name holds the trial's id unless the user chose it: most are told apart without spelling the
+        # whole name.
+        if (trial.dirname or trial.id in name) and os.path.basename(history.directory(trial)) == name:
+            return FoldedTrial(history, trial)
+    return None

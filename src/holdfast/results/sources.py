@@ -7,16 +7,21 @@ from __future__ import annotations
 
 import csv
 import json
-import os
+import tempfile
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.callbacks.trial_view import ERROR_FILE
+from holdfast.callbacks.trial_view import ERROR_FILE, ExperimentInfo, checkpoint_at, trial_dirname
 from holdfast.checkpoints.checkpoint import Checkpoint
-from holdfast.checkpoints.names import checkpoint_name, index_of
+from holdfast.checkpoints.far import StoreFilesystem
+from holdfast.checkpoints.names import index_of
+from holdfast.controller.remote import Remote
 from holdfast.core.state import CheckpointRecord, Status, Trial
 from holdfast.errors import NoResultError, TrialError
 from holdfast.results.history import History
+from holdfast.storage.address import parse
+from holdfast.storage.store import Fetching
 
 RESULT_FILE = "result.json"
 PROGRESS_FILE = "progress.csv"
@@ -34,6 +39,9 @@ class Source(Protocol):
 
     @property
     def path(self) -> str: ...
+
+    @property
+    def filesystem(self) -> Any: ...
 
     def config(self) -> dict[str, Any]: ...
 
@@ -70,7 +78,11 @@ class FoldedTrial:
 
     @property
     def path(self) -> str:
-        return self.history.directory(self.trial)
+        return self.history.place(self.trial)
+
+    @property
+    def filesystem(self) -> Any:
+        return filesystem_of(self.history.info)
 
     def config(self) -> dict[str, Any]:
         return self.history.config(self.trial)
@@ -94,7 +106,8 @@ class FoldedTrial:
         return [(self._checkpoint(record), history.checkpoint_metrics(trial, record)) for record in kept]
 
     def _checkpoint(self, record: CheckpointRecord) -> Checkpoint:
-        return Checkpoint(os.path.join(self.path, checkpoint_name(record.index)))
+        info = self.history.info
+        return checkpoint_at(info, trial_dirname(info, self.trial), record.index)
 
 
 def trial_error(history: History, trial: Trial) -> TrialError | None:
@@ -126,29 +139,32 @@ class TrialFiles:
 
     Args:
         directory: The trial's directory.
+        place: How it is called, if that is not its path.
 
     Raises:
         NoResultError: It does not exist or holds no result file.
     """
 
-    def __init__(self, directory: Path) -> None:
-        self.path = str(directory)
+    def __init__(self, directory: Path, place: str = "") -> None:
+        self.path = place or str(directory)
         self._directory = directory
-        self._rows = _read_rows(directory)
+        self._rows = _read_rows(directory, self.path)
         last = self._rows[-1] if self._rows else {}
         self.trial_id = str(last.get("trial_id", directory.name))
-        failed = (directory / ERROR_FILE).exists() and not last.get("done")
+        self._params = _read_params(directory / PARAMS_FILE)
+        self._error = _read_text(directory / ERROR_FILE)
+        failed = self._error is not None and not last.get("done")
         self.status = Status.ERROR if failed else Status.TERMINATED if last.get("done") else Status.PENDING
+
+    @property
+    def filesystem(self) -> Any:
+        return local_filesystem()
 
     def config(self) -> dict[str, Any]:
         found = self.metrics().get("config")
         if isinstance(found, dict):
             return found
-        try:
-            stored = json.loads((self._directory / PARAMS_FILE).read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            stored = None
-        return stored if isinstance(stored, dict) else {}
+        return self._params
 
     def metrics(self) -> dict[str, Any]:
         return self._rows[-1] if self._rows else {}
@@ -159,7 +175,7 @@ class TrialFiles:
     def error(self) -> TrialError | None:
         if self.status != Status.ERROR:
             return None
-        text = (self._directory / ERROR_FILE).read_text(encoding="utf-8", errors="replace").rstrip()
+        text = self._error or ""
         return TrialError(f"{self._directory.name} failed: {text}", trial_id=self.trial_id, traceback=text)
 
     def checkpoint(self) -> Checkpoint | None:
@@ -169,25 +185,87 @@ class TrialFiles:
     def checkpoints(self) -> list[tuple[Checkpoint, dict[str, Any]]]:
         """All checkpoints, oldest first: the files do not say how they are to be ranked."""
         metrics = {str(row["checkpoint_dir_name"]): row for row in self._rows if row.get("checkpoint_dir_name")}
-        names = [entry.name for entry in self._directory.iterdir() if index_of(entry.name) is not None]
-        return [(Checkpoint(self._directory / name), metrics.get(name, {})) for name in sorted(names, key=_index)]
+        return [(self._checkpoint(name), metrics.get(name, {})) for name in sorted(self._names(), key=_index)]
+
+    def _names(self) -> list[str]:
+        return [entry.name for entry in self._directory.iterdir() if index_of(entry.name) is not None]
+
+    def _checkpoint(self, name: str) -> Checkpoint:
+        return Checkpoint(self._directory / name)
+
+
+class FarTrialFiles(TrialFiles):
+    """The same in a store: its result files are fetched at once, its checkpoints when they are used."""
+
+    def __init__(self, remote: Remote) -> None:
+        self._remote = remote
+        keys = {stat.key for stat in remote.store.list("")}
+        self._found = sorted({key.partition("/")[0] for key in keys})
+        wanted = sorted(keys.intersection((RESULT_FILE, PROGRESS_FILE, PARAMS_FILE, ERROR_FILE)))
+        with tempfile.TemporaryDirectory(prefix="holdfast_trial_") as home:
+            directory = Path(home) / remote.name
+            if keys:
+                directory.mkdir()
+            remote.store.fetch([Fetching(name, str(directory / name)) for name in wanted])
+            super().__init__(directory, remote.url)
+
+    @property
+    def filesystem(self) -> Any:
+        return self._remote.filesystem or StoreFilesystem(self._remote.address.scheme)
+
+    def _names(self) -> list[str]:
+        return [name for name in self._found if index_of(name) is not None]
+
+    def _checkpoint(self, name: str) -> Checkpoint:
+        return Checkpoint(self._remote.below(name).url, self._remote.filesystem)
+
+
+def filesystem_of(info: ExperimentInfo) -> Any:
+    """Where an experiment is: pyarrow's local file system if pyarrow is there, or what stands for a store."""
+    if not info.url:
+        return local_filesystem()
+    return info.filesystem or StoreFilesystem(parse(info.url).scheme)
+
+
+def local_filesystem() -> Any:
+    """pyarrow's local file system if pyarrow is there."""
+    try:
+        import_module("pyarrow")
+        return import_module("pyarrow.fs").LocalFileSystem()
+    except ImportError:
+        return None
 
 
 def _index(name: str) -> int:
     return index_of(name) or 0
 
 
-def _read_rows(directory: Path) -> list[dict[str, Any]]:
+def _read_rows(directory: Path, place: str) -> list[dict[str, Any]]:
     if not directory.is_dir():
-        raise NoResultError(f"There is no trial at {directory}: the directory does not exist.")
+        raise NoResultError(f"There is no trial at {place}: the directory does not exist.")
     for name, read in ((RESULT_FILE, _read_json_rows), (PROGRESS_FILE, _read_csv_rows)):
         file = directory / name
         if file.is_file() and file.stat().st_size:
             return read(file)
     raise NoResultError(
-        f"{directory} is not the directory of a trial: it holds neither {RESULT_FILE} nor {PROGRESS_FILE}, and no "
+        f"{place} is not the directory of a trial: it holds neither {RESULT_FILE} nor {PROGRESS_FILE}, and no "
         "experiment above it knows it. Give the path of one trial; ResultGrid.from_path() opens a whole experiment."
     )
+
+
+def _read_text(file: Path) -> str | None:
+    try:
+        return file.read_text(encoding="utf-8", errors="replace").rstrip()
+    except OSError:
+        return None
+
+
+def _read_params(file: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(_read_text(file) or "")
+    except ValueError:
+        return {}
+    return stored if isinstance(stored, dict) else {}
 
 
 def _read_json_rows(file: Path) -> list[dict[str, Any]]:

@@ -1,0 +1,211 @@
+"""``holdfast copy``: an experiment in another place, from which it can go on.
+
+What is copied: the journal, facts and stored objects; every checkpoint that the journal refers to, compared with its
+manifest on the way; result files and whatever else is in trials' directories. The file that makes a place an experiment
+comes last. In a store the copy has the layout of a directory; the next driver adds its parts to that.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+from holdfast.callbacks.progress_words import plural
+from holdfast.callbacks.trial_view import trial_dirname
+from holdfast.checkpoints.names import checkpoint_name
+from holdfast.cli.copy_source import LocalSource, Source, StoreSource
+from holdfast.cli.copy_target import MARK, LocalTarget, Mark, StoreTarget, Target
+from holdfast.cli.output import print_json, say, size_text
+from holdfast.cli.scratch import scratch
+from holdfast.cli.shipped import ship_command, unshipped, unshipped_text
+from holdfast.cli.verify import Finding, verify_path
+from holdfast.controller.remote import SPEC, Remote, mirror_root, remote_of
+from holdfast.controller.spec import PRIVATE, Root
+from holdfast.core.state import Stored
+from holdfast.errors import CheckpointDamagedError, ExperimentNotFoundError, InvalidInputError
+from holdfast.journal.epoch import holder
+from holdfast.journal.ship_note import FILE as NOTE
+from holdfast.results.history import open_history
+from holdfast.storage.address import parse
+from holdfast.storage.local import TEMP_PREFIX
+
+BATCH = 256
+MAX_NAMED = 5
+_LEFT_OUT = ("logs/", "parts/", "clock/", "probe-", "damaged-")
+_LEFT_OUT_OF_STORES = ("snapshots/",)  # an accelerator for this machine; a store's readers would fetch it for nothing
+
+
+class Copied(msgspec.Struct):
+    """What a copy consists of."""
+
+    source: str
+    target: str
+    records: int = 0
+    checkpoints: int = 0
+    files: int = 0
+    bytes: int = 0
+    present: int = 0
+    """Checkpoints that were there already, from a copy that was cut short."""
+
+    damaged: list[Finding] = []
+    left: list[str] = []
+    """What is below the source and not the experiment's."""
+
+    unshipped: dict[str, int] | None = None
+    """What only this machine has of the source, and the copy lacks."""
+
+    whole: bool = True
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Copy an experiment."""
+    copied = copy_experiment(arguments.source, arguments.target, before_damage=arguments.before_damage)
+    if arguments.json:
+        print_json(copied)
+    else:
+        say(*_lines(copied))
+    return 0 if copied.whole else 1
+
+
+def copy_experiment(source: str, target: str, *, before_damage: bool = False) -> Copied:
+    """Copy the experiment at a path or URI to another one.
+
+    Durability: when this returns, the copy survives a loss of power.
+
+    Raises:
+        ExperimentLockedError: A live driver holds it.
+        ExperimentExistsError: There is one at the target.
+        InvalidInputError: The target is not empty.
+        StorageError: A place refuses or does not answer. Calling again goes on.
+    """
+    far, new = remote_of(source), remote_of(target)
+    if new is None and far is None:
+        _refuse_nested(parse(source).path, parse(target).path)
+    if before_damage and far is None:
+        raise InvalidInputError(
+            "--before-damage is for a source in a store. Here: copy it, then `holdfast repair` the copy."
+        )
+    with _room(far or new, target) as home:
+        origin = _open_source(source, far, home, before_damage)
+        place = LocalTarget(Path(parse(target).path)) if new is None else StoreTarget(new)
+        copied = Copied(origin.history.shown, place.shown, left=origin.others)
+        spec = (origin.history.root / SPEC).read_bytes()
+        place.begin(Mark(origin.history.spec.uid, origin.history.shown))
+        _copy_checkpoints(origin, place, copied)
+        _copy_files(origin, place, copied)
+        _copy_private(origin.history.root, place, in_store=new is not None)
+        place.finish(spec)
+    if far is not None and not before_damage and mirror_root(far).private.is_dir():
+        copied.unshipped = unshipped(open_history(source))
+    report = verify_path(target, quick=new is not None)
+    copied.records = report.records
+    told = tuple(finding.file for finding in copied.damaged)
+    new_findings = (found for found in report.findings if found.level != "note")
+    copied.damaged += [found for found in new_findings if not (told and found.file.startswith(told))]
+    copied.whole = report.whole and not copied.damaged
+    return copied
+
+
+def _refuse_nested(source: str, target: str) -> None:
+    if os.path.commonpath([source, target]) == source:
+        raise InvalidInputError(f"{target} is inside {source}: choose a directory elsewhere.")
+
+
+@contextlib.contextmanager
+def _room(remote: Remote | None, target: str) -> Iterator[Path]:
+    """A directory for what is on its way."""
+    if remote is not None:
+        with scratch(remote) as home:
+            yield home
+        return
+    parent = Path(parse(target).path).parent
+    parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix=".scratch-", dir=parent) as name:
+        yield Path(name)
+
+
+def _open_source(source: str, remote: Remote | None, home: Path, before_damage: bool) -> Source:
+    if remote is None:
+        return LocalSource(Root(parse(source).path), home)
+    if not remote.exists():
+        raise ExperimentNotFoundError(f"There is no experiment at {remote.url}.")
+    return StoreSource(remote, home, before_damage=before_damage)
+
+
+def _copy_checkpoints(source: Source, target: Target, copied: Copied) -> None:
+    history = source.history
+    for trial in history.state.trials:
+        folder = trial_dirname(history.info, trial)
+        for record in trial.checkpoints:
+            where = f"{folder}/{checkpoint_name(record.index)}"
+            try:
+                if record.stored == Stored.STAGED:
+                    with source.pending(trial, record) as directory:
+                        if directory is None:
+                            continue
+                        target.take_checkpoint(directory, where)
+                elif record.stored != Stored.COMMITTED:
+                    continue
+                elif target.has_checkpoint(where, record.digest):
+                    copied.present += 1
+                else:
+                    target.copy_checkpoint(source, where, record.digest)
+            except CheckpointDamagedError as error:
+                copied.damaged.append(Finding("damage", where, f"not copied: {error.reason}"))
+                continue
+            copied.checkpoints += 1
+            copied.bytes += record.bytes
+
+
+def _copy_files(source: Source, target: Target, copied: Copied) -> None:
+    copied.files = len(source.files)
+    copied.bytes += sum(file.size for file in source.files)
+    stale = target.stale(source.files)
+    for at in range(0, len(stale), BATCH):
+        target.copy_files(source, stale[at : at + BATCH])
+
+
+def _copy_private(top: Path, target: Target, *, in_store: bool) -> None:
+    left_out = _LEFT_OUT + (_LEFT_OUT_OF_STORES if in_store else ())
+    files = []
+    for parent, _, found in os.walk(top / PRIVATE):
+        for name in found:
+            file = os.path.relpath(os.path.join(parent, name), top)
+            inside = file.removeprefix(f"{PRIVATE}/")
+            if file in (SPEC, NOTE, MARK) or name.startswith(TEMP_PREFIX) or inside.startswith(left_out):
+                continue
+            if in_store and name.endswith(".synced"):  # what a driver says of its own disk
+                continue
+            files.append(file)
+    files.sort()
+    for at in range(0, len(files), BATCH):
+        target.put_private(top, files[at : at + BATCH])
+    owner = holder(top)
+    if owner is not None and not owner.released:
+        # Whoever had the original does not have the copy, and nobody should have to wait until that shows.
+        target.put_mark(f"{PRIVATE}/epochs/{owner.claim.epoch:08d}.released")
+
+
+def _lines(copied: Copied) -> list[str]:
+    lines = [f"{finding.level}: {finding.file}: {finding.message}" for finding in copied.damaged]
+    if copied.left:
+        some = ", ".join(copied.left[:MAX_NAMED]) + (", .." if len(copied.left) > MAX_NAMED else "")
+        lines.append(f"not copied, because it is not the experiment's: {some}")
+    if copied.unshipped:
+        lines.append(
+            f"not copied, because it is on this machine only: {unshipped_text(copied.unshipped)} of {copied.source}. "
+            f"To have it in the store and in a new copy: {ship_command(copied.source)}"
+        )
+    before = f" ({copied.present:,} were there already)" if copied.present else ""
+    what = (
+        f"{plural(copied.records, 'record')}, {plural(copied.checkpoints, 'checkpoint')}{before} and "
+        f"{plural(copied.files, 'file')}, {size_text(copied.bytes)}"
+    )
+    end = "verified" if copied.whole else "NOT WHOLE: see above"
+    return [*lines, f"copied {copied.source} to {copied.target}: {what}; {end}"]

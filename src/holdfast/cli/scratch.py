@@ -1,0 +1,25 @@
+"""Room for things that are looked at once, on the disk that has space for mirrors."""
+
+from __future__ import annotations
+
+import contextlib
+import shutil
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from holdfast.controller.remote import Remote, mirror_root
+
+PREFIX = ".scratch-"
+
+
+@contextlib.contextmanager
+def scratch(remote: Remote) -> Iterator[Path]:
+    """A directory beside the place of a mirror, for a while."""
+    parent = mirror_root(remote).path.parent
+    parent.mkdir(parents=True, exist_ok=True)
+    home = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+    try:
+        yield Path(home)
+    finally:
+        shutil.rmtree(home, ignore_errors=True)

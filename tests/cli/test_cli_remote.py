@@ -1,0 +1,200 @@
+"""The command line and results of experiments in a store."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import far
+import pytest
+from roots import small_experiment
+
+import holdfast as tune
+from holdfast.results import ExperimentAnalysis, Result, ResultGrid
+
+Run = Callable[..., Any]
+
+
+@pytest.fixture
+def stored(bucket: str) -> str:
+    """A finished experiment in a store, and its mirror here."""
+    grid = far.tuner(f"{bucket}/runs").fit()
+    assert grid.num_errors == 0
+    return grid.experiment_path
+
+
+def test_reading_commands_take_a_uri_and_show_it(holdfast: Run, stored: str, bucket: str, cache: Path) -> None:
+    assert stored == f"{bucket}/runs/exp"
+    shutil.rmtree(cache)  # as on another machine
+    for _ in range(2):  # with and without something in the cache
+        status = holdfast("status", stored)
+        assert status.code == 0
+        assert f"  {stored}\n" in status.out
+        assert str(cache) not in status.out
+        assert "2 of 2 trials ended: 2 done; 8 reports" in status.out
+    facts = json.loads(holdfast("status", stored, "--json").out)
+    assert (facts["path"], facts["state"], facts["unshipped"]) == (stored, "finished", None)
+    assert facts["durable_lag_s"] == 0.0
+    shown = holdfast("show", stored, "0")
+    assert f"path        {stored}/train_" in shown.out
+    assert "It finished" in holdfast("show", stored, "1", "--story").out
+    assert "experiment" in holdfast("show", stored, "--story").out
+    assert holdfast("show", stored, "nobody").err.startswith(f"holdfast: {stored} has 2 trials")
+
+
+def test_experiments_below_a_prefix_are_listed(holdfast: Run, stored: str, bucket: str, tmp_path: Path) -> None:
+    for place in (bucket, f"{bucket}/runs", stored):
+        found = json.loads(holdfast("list", place, "--json").out)
+        assert [facts["path"] for facts in found] == [stored]
+    assert "runs/exp" in holdfast("list", bucket).out
+    assert holdfast("list", f"{bucket}/nothing").out.startswith(f"There is no experiment in {bucket}/nothing")
+    assert "exp" in holdfast("list-experiments", bucket).out
+    assert holdfast("export", stored, tmp_path / "all.csv", "--rows").out.startswith("8 rows written")
+
+
+def test_what_is_not_there_is_said_with_its_uri(holdfast: Run, stored: str, bucket: str) -> None:
+    answer = holdfast("status", f"{bucket}/runs")
+    assert answer.code == 2
+    assert f"There is no experiment at {bucket}/runs" in answer.err
+    assert f"Did you mean {stored}?" in answer.err
+    assert holdfast("verify", f"{bucket}/runs").code == 2
+
+
+def test_results_are_read_from_a_uri(stored: str, bucket: str, cache: Path) -> None:
+    shutil.rmtree(cache)
+    grid = ResultGrid.from_path(stored)
+    assert grid.experiment_path == stored
+    assert stored in repr(grid)
+    assert grid.filesystem.type_name == "s3"
+    best = grid.get_best_result()
+    assert best.path.startswith(f"{stored}/train_")
+    result = Result.from_path(best.path)
+    assert (result.path, result.metrics, result.status) == (best.path, best.metrics, "TERMINATED")
+    assert result.checkpoint is not None
+    with result.checkpoint.as_directory() as directory:
+        assert json.loads(Path(directory, "state.json").read_text()) == {"step": far.STEPS}
+    for place in (stored, f"{stored}/.holdfast/spec.json"):
+        analysis = ExperimentAnalysis(place)
+        assert analysis.experiment_path == stored
+        assert analysis.get_last_checkpoint(best.path).path == result.checkpoint.path
+    with pytest.raises(ValueError, match="No experiment snapshot file was found"):
+        ExperimentAnalysis(f"{bucket}/runs")
+
+
+def test_a_lone_trial_in_a_store_is_read_from_its_files(stored: str, bucket: str) -> None:
+    known = ResultGrid.from_path(stored)[0]
+    far.clone(known.path, f"{bucket}/taken/trial")
+    result = Result.from_path(f"{bucket}/taken/trial")
+    assert result.path == f"{bucket}/taken/trial"
+    assert result.metrics_history == known.metrics_history
+    assert result.checkpoint is not None
+    assert result.checkpoint.path == f"{bucket}/taken/trial/checkpoint_000003"
+    with result.checkpoint.as_directory() as directory:
+        assert Path(directory, "sub", "weights.bin").stat().st_size == 10_000
+    with pytest.raises(tune.TuneError, match=f"There is no trial at {bucket}/taken/nothing"):
+        Result.from_path(f"{bucket}/taken/nothing")
+
+
+def test_a_file_system_object_leads_to_the_same(holdfast: Run, tmp_path: Path, cache: Path) -> None:
+    fs = pytest.importorskip("pyarrow.fs")
+    root = small_experiment(tmp_path / "exp").finish()
+    local = fs.LocalFileSystem()
+    assert ExperimentAnalysis(root.path, storage_filesystem=local).experiment_path == str(root.path)
+    inside = fs.SubTreeFileSystem(str(tmp_path), local)
+    grid = ResultGrid.from_path("exp", storage_filesystem=inside)
+    assert grid.experiment_path == "exp"
+    assert len(grid) == 4
+    folder = root.trial_dir(0).name
+    assert Result.from_path(f"exp/{folder}", storage_filesystem=inside).path == f"exp/{folder}"
+
+
+def test_verify_reads_every_object_and_names_the_damaged_key(holdfast: Run, stored: str, bucket: str) -> None:
+    whole = json.loads(holdfast("verify", stored, "--json").out)
+    assert (whole["whole"], whole["findings"]) == (True, [])
+    assert whole["checkpoints"] == len(far.keys(far.store_of(stored), "/_manifest.json")) >= 2
+    assert "only names and sizes" in holdfast("verify", stored, "--quick").out
+
+    store = far.clone(stored, f"{bucket}/bad/exp")
+    weights = far.keys(store, "checkpoint_000003/sub/weights.bin")[0]
+    far.flip(store, weights)
+    assert holdfast("verify", f"{bucket}/bad/exp", "--quick").code == 0
+    answer = holdfast("verify", f"{bucket}/bad/exp")
+    assert answer.code == 1
+    assert f"damage: {weights}: its content is not what was saved" in answer.out
+    store.delete([weights])
+    assert f"damage: {weights}: is missing" in holdfast("verify", f"{bucket}/bad/exp", "--quick").out
+    manifest = far.keys(store, "checkpoint_000003/_manifest.json")[1]
+    store.delete([manifest])
+    assert f"damage: {manifest}: is missing" in holdfast("verify", f"{bucket}/bad/exp", "--quick").out
+
+
+@pytest.mark.parametrize("harm", ["flip", "delete", "swap"])
+def test_verify_names_a_damaged_part(holdfast: Run, stored: str, bucket: str, harm: str, tmp_path: Path) -> None:
+    store = far.clone(stored, f"{bucket}/bad/exp")
+    parts = far.keys(store, ".hfp")
+    assert len(parts) > 5
+    if harm == "flip":
+        far.flip(store, parts[3], at=60)
+    elif harm == "delete":
+        store.delete([parts[3]])
+    else:
+        store.put(parts[3], store.get(parts[4]))
+    answer = holdfast("verify", f"{bucket}/bad/exp")
+    assert answer.code == 1
+    assert f"damage: {parts[3]}" in answer.out
+    assert holdfast("status", f"{bucket}/bad/exp").code == 1
+    # What stands before the damage can be gone on with elsewhere.
+    refused = holdfast("repair", f"{bucket}/bad/exp")
+    assert refused.code == 2
+    assert "--before-damage" in refused.err
+    assert holdfast("copy", f"{bucket}/bad/exp", tmp_path / "saved").code == 1
+    saved = holdfast("copy", f"{bucket}/bad/exp", tmp_path / "saved", "--before-damage", "--json")
+    assert json.loads(saved.out)["records"] > 0
+    grid = tune.Tuner.restore(str(tmp_path / "saved")).fit()
+    assert [result.metrics["step"] for result in grid] == [3, 3]
+
+
+def test_a_live_driver_is_seen_from_here_and_from_elsewhere(
+    holdfast: Run, bucket: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{bucket}/runs/exp"
+    process = far.driver(f"{bucket}/runs", tmp_path, {})
+    try:
+        facts = json.loads(holdfast("status", url, "--json").out)
+        assert (facts["state"], facts["holder"]["pid"]) == ("running", process.pid)
+        assert facts["durable_lag_s"] >= 0.0
+        for command in (("copy", url, tmp_path / "copy"), ("gc", url), ("ship", url)):
+            answer = holdfast(*command)
+            assert answer.code in (0, 1)
+            if command[0] != "ship":
+                assert f"pid {process.pid}" in answer.err
+        assert not (tmp_path / "copy").exists()
+        monkeypatch.setenv("HOLDFAST_LOCAL_CACHE_DIR", str(tmp_path / "other"))
+        for _ in range(2):
+            facts = json.loads(holdfast("status", url, "--json").out)
+            assert facts["state"] == "running"
+            assert facts["unshipped"] is None
+            with monkeypatch.context() as other:
+                other.setattr("socket.gethostname", lambda: "elsewhere")
+                assert json.loads(holdfast("status", url, "--json").out)["durable_lag_s"] is None
+        (tmp_path / "go").touch()
+        assert process.wait(60) == 0
+        facts = json.loads(holdfast("status", url, "--json").out)
+        assert (facts["state"], facts["counts"]["TERMINATED"]) == ("finished", 1)
+        assert holdfast("verify", url).code == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_resume_takes_a_uri(holdfast: Run, bucket: str, tmp_path: Path, cache: Path) -> None:
+    url = far.interrupted(f"{bucket}/runs", tmp_path)
+    assert f"resume: holdfast resume {url}" in holdfast("status", url).out
+    shutil.rmtree(cache)
+    answer = holdfast("resume", url, "--json")
+    assert answer.code == 0
+    assert json.loads(answer.out)["state"] == "finished"
+    assert [result.metrics["step"] for result in ResultGrid.from_path(url)] == [3, 3, 3]
