@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from holdfast.callbacks.callback import Callback
     from holdfast.callbacks.reporters import CLIReporter, JupyterNotebookReporter, ProgressReporter
     from holdfast.checkpoints.checkpoint import Checkpoint
+    from holdfast.compat.durable import DurableTrainable
     from holdfast.config import (
         CheckpointConfig,
         FailureConfig,
@@ -62,6 +63,7 @@ _HOMES = {
         "ProgressReporter",
     ),
     "holdfast.checkpoints.checkpoint": ("Checkpoint",),
+    "holdfast.compat.durable": ("DurableTrainable",),
     "holdfast.config": (
         "CheckpointConfig",
         "FailureConfig",
@@ -115,7 +117,32 @@ _HOMES = {
     "holdfast.tuner": ("Tuner",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
-_SUBMODULES = frozenset({"callbacks", "logger", "schedulers", "search", "space", "stopper", "testing"})
+_SUBMODULES = frozenset(
+    {
+        "air",
+        "analysis",
+        "callback",
+        "callbacks",
+        "error",
+        "experiment",
+        "logger",
+        "progress_reporter",
+        "registry",
+        "result",
+        "result_grid",
+        "schedulers",
+        "search",
+        "space",
+        "stopper",
+        "syncer",
+        "testing",
+        "trainable",
+        "tune_config",
+        "tuner",
+        "utils",
+    }
+)
+_OLDER = frozenset({"durable", "syncConfig"})
 
 __all__ = [
     "BasicVariantGenerator",
@@ -123,6 +150,7 @@ __all__ = [
     "Callback",
     "Checkpoint",
     "CheckpointConfig",
+    "DurableTrainable",
     "ExperimentAnalysis",
     "FailureConfig",
     "JupyterNotebookReporter",
@@ -173,6 +201,10 @@ def __getattr__(name: str) -> Any:
         return value
     if name in _SUBMODULES:
         return import_module(f"holdfast.{name}")
+    if name == "session":
+        return import_module("holdfast.air.session")
+    if name in _OLDER:
+        return import_module("holdfast.compat.older_names").older(name)
     raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
 
 

@@ -6,21 +6,23 @@ import copy
 import os
 import pickle
 import sys
-import warnings
 from collections.abc import Callable
+from dataclasses import fields
 from typing import Any, NoReturn
 
-from holdfast.config import Environment, ResumeConfig, RunConfig, TuneConfig
+from holdfast.config import Environment, ResumeConfig, RunConfig, SyncConfig, TuneConfig
 from holdfast.controller.driver import Driver, Outcome, make_info
 from holdfast.controller.experiment import (
     Experiment,
     create_experiment,
     load_experiment,
-    local_path,
 )
+from holdfast.controller.remote import can_open, remote_of
 from holdfast.controller.spec import Root
-from holdfast.errors import InvalidInputError, NotRunError
+from holdfast.errors import InvalidInputError, InvalidTypeError, NotRunError
 from holdfast.results import ResultGrid
+from holdfast.storage.address import join_address, parse
+from holdfast.warn import warn_user
 
 
 class _class_only:
@@ -69,7 +71,10 @@ class Tuner:
         param_space: dict[str, Any] | None = None,
         tune_config: TuneConfig | None = None,
         run_config: RunConfig | None = None,
+        **unknown: Any,
     ) -> None:
+        for name in unknown:
+            raise InvalidTypeError(f"Tuner() has no argument {name!r}. {_where_it_belongs(name)}")
         self._environment = Environment.read()
         tune_config = _checked(tune_config, TuneConfig, "tune_config")
         run_config = copy.copy(_checked(run_config, RunConfig, "run_config"))
@@ -77,9 +82,9 @@ class Tuner:
         self._takeover = False
         self._outcome: Outcome | None = None
         self._restored = False
-        existing = _existing_root(run_config)
+        existing = _existing(run_config)
         if existing is not None:
-            self._open(load_experiment(existing.path, trainable, param_space))
+            self._open(load_experiment(existing, trainable, param_space, run_config.storage_filesystem))
         else:
             self._experiment = create_experiment(trainable, param_space, tune_config, run_config, self._environment)
 
@@ -135,7 +140,7 @@ class Tuner:
         return ResultGrid(outcome.state, outcome.info)
 
     def __repr__(self) -> str:
-        return f"Tuner({self._experiment.spec.trainable!r}, root={str(self._experiment.root.path)!r})"
+        return f"Tuner({self._experiment.spec.trainable!r}, root={self._experiment.root.shown!r})"
 
     @_class_only
     def restore(
@@ -150,6 +155,7 @@ class Tuner:
         _resume_config: ResumeConfig | None = None,
         *,
         takeover: bool = False,
+        sync_config: SyncConfig | None = None,
         overwrite_trainable: Any = None,
     ) -> Tuner:
         """Open an experiment to continue it, wherever its root is now.
@@ -161,7 +167,8 @@ class Tuner:
             resume_errored: Try trials that ended in ERROR again, from their latest checkpoints.
             restart_errored: Try them again from scratch; ``resume_errored`` wins if both are given.
             param_space: The same space again, to refresh objects in it that could not be stored.
-            storage_filesystem: For storage that is not a local path.
+            storage_filesystem: The pyarrow or fsspec file system in which ``path`` is a path.
+            sync_config: With the syncer that copied the experiment to ``path``, to bring it here first.
             takeover: Take the experiment from a driver that is still alive; that one stops at its next write.
             overwrite_trainable: Older spelling of ``trainable``.
 
@@ -170,13 +177,11 @@ class Tuner:
             ExperimentLockedError: From ``fit()``: another driver is running it.
         """
         if overwrite_trainable is not None:
-            warnings.warn(
-                "Tuner.restore(overwrite_trainable=...) is an older spelling: use trainable=...",
-                DeprecationWarning,
-                stacklevel=2,
+            warn_user(
+                "Tuner.restore(overwrite_trainable=...) is an older spelling: use trainable=...", DeprecationWarning
             )
             trainable = trainable if trainable is not None else overwrite_trainable
-        _refuse_filesystem(storage_filesystem)
+        _check_path("restore", path)
         tuner: Tuner = object.__new__(cls)  # type: ignore[arg-type]
         tuner._environment = Environment.read()
         tuner._outcome = None
@@ -186,32 +191,74 @@ class Tuner:
             unfinished="resume" if resume_unfinished else "skip",  # type: ignore[arg-type]
             errored=errored,  # type: ignore[arg-type]
         )
-        tuner._open(load_experiment(path, trainable, param_space))
+        tuner._open(load_experiment(path, trainable, param_space, storage_filesystem, sync_config))
         return tuner
 
     @classmethod
-    def can_restore(cls, path: str | os.PathLike[str], storage_filesystem: Any = None) -> bool:
-        """Is there an experiment exactly at ``path``?"""
-        _refuse_filesystem(storage_filesystem)
-        return Root(local_path(path)).exists()
+    def can_restore(
+        cls,
+        path: str | os.PathLike[str],
+        storage_filesystem: Any = None,
+        *,
+        sync_config: SyncConfig | None = None,
+    ) -> bool:
+        """Is there an experiment exactly at ``path``? With a syncer that copies there: can that bring one?"""
+        _check_path("can_restore", path)
+        if sync_config is not None:
+            from holdfast.controller.synced_home import copy_exists
+
+            return copy_exists(os.fspath(path), sync_config)
+        return can_open(path, storage_filesystem)
 
 
-def _refuse_filesystem(given: Any) -> None:
-    if given is not None:
-        raise InvalidInputError("storage_filesystem is not available in this version of holdfast: use a local path.")
+def _where_it_belongs(name: str) -> str:
+    if name == "config":
+        return "The search space is param_space={...}."
+    for kind, argument in ((TuneConfig, "tune_config"), (RunConfig, "run_config")):
+        if name in (field.name for field in fields(kind)):
+            return f"Write {argument}=tune.{kind.__name__}({name}=...)."
+    return "It has: trainable, param_space, tune_config, run_config."
+
+
+def _check_path(method: str, path: Any) -> None:
+    if not isinstance(path, str | os.PathLike):
+        raise InvalidTypeError(
+            f"Tuner.{method}() needs the directory of an experiment, got {path!r} of type {type(path).__name__}. "
+            'Write for example Tuner.restore("~/holdfast_results/NAME"); `holdfast list DIR` shows what there is.'
+        )
 
 
 def _checked(value: Any, kind: type[Any], name: str) -> Any:
     if value is None:
         return kind()
     if not isinstance(value, kind):
-        raise InvalidInputError(f"`{name}` must be a {kind.__name__}, got {value!r} of type {type(value).__name__}.")
+        hint = ""
+        if isinstance(value, dict):
+            inside = ", ".join(f"{key}={each!r}" for key, each in value.items())
+            hint = f" Write {name}=tune.{kind.__name__}({inside})."
+        raise InvalidInputError(
+            f"`{name}` must be a {kind.__name__}, got {value!r} of type {type(value).__name__}.{hint}"
+        )
     return value
 
 
-def _existing_root(run_config: RunConfig) -> Root | None:
-    """The experiment that ``if_exists="resume"`` continues."""
+def _existing(run_config: RunConfig) -> str | None:
+    """Where the experiment is that ``if_exists="resume"`` continues; a syncer brings it first."""
     if run_config.if_exists != "resume" or run_config.name is None:
         return None
-    root = Root(os.path.join(local_path(run_config.storage_path or ""), run_config.name))
-    return root if root.exists() and root.was_started() else None
+    base = os.fspath(run_config.storage_path or "")
+    remote = remote_of(base, run_config.storage_filesystem)
+    if remote is not None:
+        place = remote.below(run_config.name)
+        return place.url if place.exists() and place.was_started() else None
+    root = Root(os.path.join(parse(base).path, run_config.name))
+    if root.exists() and root.was_started():
+        return str(root.path)
+    sync = run_config.sync_config
+    if sync is not None and sync.upload_dir is not None and sync.has_own_syncer:
+        from holdfast.controller.synced_home import copy_exists, fetch_copy
+
+        address = join_address(sync.upload_dir, root.name)
+        if copy_exists(address, sync):
+            return str(fetch_copy(address, sync, str(root.path.parent))[0].path)
+    return None

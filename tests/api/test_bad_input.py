@@ -283,9 +283,9 @@ def test_a_progress_reporter_that_is_none_is_refused(make_tuner):
 # --- what this version does not have yet is refused, never silently left out
 
 
-def test_an_object_store_is_refused(make_tuner):
-    with pytest.raises(InvalidInputError, match=r"object stores are not available"):
-        make_tuner(noop, storage_path="s3://bucket/prefix")
+def test_an_unknown_kind_of_storage_is_refused(make_tuner):
+    with pytest.raises(InvalidInputError, match=r"'swift://' is not known. Known are s3://"):
+        make_tuner(noop, storage_path="swift://bucket/prefix")
 
 
 def test_a_file_system_object_is_refused(make_tuner, tmp_path, monkeypatch):

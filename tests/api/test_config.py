@@ -403,19 +403,6 @@ def test_syncer_of_another_kind_is_refused(syncer: Any) -> None:
         SyncConfig(syncer=syncer)
 
 
-def test_older_sync_fields_are_accepted_with_a_warning() -> None:
-    for field, value, new in [
-        ("upload_dir", "s3://bucket/x", "storage_path"),
-        ("node_sync_period", 60, "sync_period"),
-        ("cloud_sync_period", 60, "sync_period"),
-        ("sync_to_cloud", "aws s3 sync {source} {target}", "syncer"),
-        ("sync_to_driver", False, "syncer"),
-        ("sync_to_driver", True, "syncer"),
-    ]:
-        with pytest.warns(DeprecationWarning, match=f"{field}.*{new}"):
-            assert getattr(SyncConfig(**{field: value}), field) == value
-
-
 def test_older_sync_fields_are_silent_at_their_defaults() -> None:
     config = SyncConfig(None, None, False, 60, 10, True, False, -1, None, None, None)
     assert (config.syncer, config.sync_period) == (None, 60)
@@ -456,8 +443,7 @@ def test_upload_dir_is_a_uri(upload_dir: Any) -> None:
 
 
 def test_own_syncer_may_use_addresses_of_its_own() -> None:
-    with pytest.warns(DeprecationWarning, match="still works"):
-        assert SyncConfig(upload_dir="box:/x", syncer=CopyingSyncer()).upload_dir == "box:/x"
+    assert SyncConfig(upload_dir="box:/x", syncer=CopyingSyncer()).upload_dir == "box:/x"
 
 
 # --- ResumeConfig

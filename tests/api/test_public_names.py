@@ -19,6 +19,7 @@ def test_the_public_names_are_exactly_these():
         "Callback",
         "Checkpoint",
         "CheckpointConfig",
+        "DurableTrainable",
         "ExperimentAnalysis",
         "FailureConfig",
         "JupyterNotebookReporter",

@@ -210,11 +210,6 @@ def test_a_trainable_that_cannot_be_loaded_is_asked_for(make_tuner, root):
     assert len(restore(root, noop).fit()) == 1
 
 
-def test_an_object_store_is_refused_for_now(make_tuner):
-    with pytest.raises(InvalidInputError, match="object stores"):
-        restore("s3://bucket/exp")
-
-
 # --- one driver at a time
 
 

@@ -125,8 +125,6 @@ def test_no_experiment_is_a_value_error_that_names_the_path(tmp_path: Path) -> N
     with pytest.raises(ValueError, match="No experiment snapshot file was found") as caught:
         ExperimentAnalysis(tmp_path)
     assert str(tmp_path) in str(caught.value)
-    with pytest.raises(ValueError, match="object stores"):
-        ExperimentAnalysis("s3://bucket/exp")
 
 
 # --- Result.from_path

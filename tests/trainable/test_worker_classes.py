@@ -199,6 +199,27 @@ def test_save_soon_saves_at_the_next_boundary_once(driver: Start) -> None:
     assert saved_state(worker, messages[0].sealed.name) == {"x": 1}
 
 
+def test_a_saved_checkpoint_names_the_report_that_it_belongs_to_however_often_it_was_begun(
+    driver: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(session, "RETRY_S", 0.0)
+    tried = tmp_path / "tried"
+
+    class NoSpaceAtFirst(Count):
+        def save_checkpoint(self, checkpoint_dir: str) -> Any:
+            if not tried.exists():
+                tried.touch()
+                raise OSError(errno.ENOSPC, "No space left on device")
+            return super().save_checkpoint(checkpoint_dir)
+
+    worker = driver(NoSpaceAtFirst)
+    worker.launch({"until": 4})
+    messages = worker.play(stop_at=2, go="go", save=True)
+    assert kinds(messages)[:5] == ["Report", "Report", "Waiting", "Waiting", "Saved"]
+    assert messages[4].ordinal == 2
+    assert saved_state(worker, messages[4].sealed.name) == {"x": 2}
+
+
 def test_a_class_that_cannot_save_says_so_instead_of_failing(driver: Start, caplog: pytest.LogCaptureFixture) -> None:
     class Forgetful(Trainable):
         def step(self) -> dict[str, Any]:
@@ -208,7 +229,7 @@ def test_a_class_that_cannot_save_says_so_instead_of_failing(driver: Start, capl
     worker.launch()
     messages = worker.play(stop_at=1, go="go", save=True)
     assert kinds(messages) == ["Report", "Saved", "Report", "Report", "Returned"]
-    assert messages[1] == Saved(0, 1, 7, None)
+    assert messages[1] == Saved(0, 1, 7, None, 1)
     assert sum("does not implement save_checkpoint" in text for text in caplog.messages) == 1
 
 

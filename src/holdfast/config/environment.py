@@ -261,6 +261,13 @@ def default_storage_root(environ: Mapping[str, str] = os.environ) -> str:
     return _paths_only(environ).storage_root
 
 
+def local_root(environ: Mapping[str, str] = os.environ) -> str:
+    """Directory for experiments that a syncer copies elsewhere, when nobody names one."""
+    paths = _paths_only(environ)
+    root = paths.staging_root or paths.storage_root
+    return _path(DEFAULT_ROOT) if "://" in root else root
+
+
 def staging_root(environ: Mapping[str, str] = os.environ) -> str | None:
     """Directory for local copies of experiments whose storage is remote, if one was chosen."""
     return _paths_only(environ).staging_root

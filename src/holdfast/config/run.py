@@ -6,13 +6,14 @@ Must never: create a directory or open a file system.
 
 from __future__ import annotations
 
+import copy
 import os
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from holdfast.config.checkpoint import CheckpointConfig, SyncConfig
-from holdfast.config.environment import default_storage_root, staging_root
+from holdfast.config.environment import default_storage_root, local_root, staging_root
 from holdfast.config.settings import (
     Settings,
     instance_not_class,
@@ -141,7 +142,8 @@ class RunConfig(Settings):
     """Name of the experiment, the last part of its root; None makes one from the trainable and the date."""
 
     storage_path: str | os.PathLike[str] | None = None
-    """Directory or URI that holds experiments; default HOLDFAST_STORAGE, else ``~/holdfast_results``."""
+    """Directory or URI that holds experiments; default HOLDFAST_STORAGE, else ``~/holdfast_results``. With a syncer of
+    your own a URI is where that copies to, and a directory holds what it copies to ``SyncConfig(upload_dir=...)``."""
 
     storage_filesystem: Any = None
     """pyarrow or fsspec file system in which ``storage_path`` (then without a scheme) is a path."""
@@ -246,6 +248,8 @@ class RunConfig(Settings):
         if root in (default_storage_root(), local_dir):
             # A copy made by `dataclasses.replace` hands the settled root back in; it is nobody's wish.
             root = None
+        if self._settle_copied(root, local_dir):
+            return
         upload_dir = self.sync_config.upload_dir if self.sync_config is not None else None
         if upload_dir is not None:
             self._refuse_two_roots(root, upload_dir, "SyncConfig.upload_dir")
@@ -254,6 +258,24 @@ class RunConfig(Settings):
             self._refuse_two_roots(root, local_dir, "local_dir")
             root = local_dir
         self._set("storage_path", root or default_storage_root())
+
+    def _settle_copied(self, root: str | None, local_dir: str | None) -> bool:
+        """With a syncer of the user's the experiment is in a directory here; the address is that of its copy."""
+        sync = self.sync_config
+        if sync is None or not sync.has_own_syncer:
+            return False
+        if root is not None and _is_uri(root):
+            self._refuse_two_roots(root, sync.upload_dir or root, "SyncConfig.upload_dir")
+            sync = copy.copy(sync)
+            sync._set("upload_dir", root)
+            self._set("sync_config", sync)
+            root = None
+        if sync.upload_dir is None:
+            return False
+        if local_dir is not None:
+            self._refuse_two_roots(root, local_dir, "local_dir")
+        self._set("storage_path", root or local_dir or local_root())
+        return True
 
     def _check_filesystem(self) -> None:
         if isinstance(self.storage_filesystem, str):
@@ -291,6 +313,9 @@ class RunConfig(Settings):
                 raise refuse("RunConfig.callbacks", self.callbacks, "a list of callback objects")
             for index, callback in enumerate(self.callbacks):
                 instance_not_class(f"RunConfig.callbacks[{index}]", callback)
+                if callback is None or isinstance(callback, str | bytes | int | float | dict | list | tuple):
+                    what = f"RunConfig.callbacks[{index}]"
+                    raise refuse(what, callback, "a callback object", "Derive its class from tune.Callback.")
         instance_not_class("RunConfig.progress_reporter", self.progress_reporter)
         chosen = self.log_to_file
         if isinstance(chosen, bool) or (isinstance(chosen, str) and chosen):

@@ -10,12 +10,11 @@ import dataclasses
 import difflib
 import math
 import operator
-import sys
-import warnings
 from collections.abc import Collection
-from typing import Any
+from typing import Any, Self
 
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, InvalidTypeError
+from holdfast.warn import warn_user
 
 
 class Settings:
@@ -24,6 +23,13 @@ class Settings:
     Instances can be assigned to, because scripts written for older interfaces do that. Each assignment is
     validated like the constructor's arguments; a refused one leaves the object as it was.
     """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
+        for name in kwargs:
+            if name not in names:
+                raise InvalidTypeError(f"{cls.__name__} has no setting {name!r}.{_suggest(name, names)}")
+        return super().__new__(cls)
 
     def __post_init__(self) -> None:
         given = {f.name for f in self._fields() if getattr(self, f.name) is not f.default}
@@ -91,14 +97,7 @@ def _suggest(name: str, names: Collection[str]) -> str:
 
 def warn_legacy(old: str, new: str) -> None:
     """Tell the author of the calling line that ``old`` works but is now written ``new``."""
-    # The depth differs between a constructor, an assignment and `dataclasses.replace`, so it is measured:
-    # the first frame outside this package is the user's (generated `__init__`s carry this package's name).
-    level = 1
-    frame = sys._getframe(1)
-    while frame.f_back is not None and frame.f_globals.get("__name__", "").startswith("holdfast.config"):
-        frame = frame.f_back
-        level += 1
-    warnings.warn(f"{old} still works, but is now written {new}.", DeprecationWarning, stacklevel=level + 1)
+    warn_user(f"{old} still works, but is now written {new}.", DeprecationWarning)
 
 
 def refuse(what: str, value: Any, expected: str, hint: str = "") -> InvalidInputError:

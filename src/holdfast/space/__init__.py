@@ -1,37 +1,78 @@
 """Search spaces: domains, grids, and the variants that follow from them."""
 
-from holdfast.errors import RecursiveDependencyError
-from holdfast.space.domains import (
-    Categorical,
-    Domain,
-    Float,
-    Function,
-    Integer,
-    LogUniform,
-    Normal,
-    Quantized,
-    Sampler,
-    Uniform,
-)
-from holdfast.space.objects import extract_objects, is_marker, restore_objects
-from holdfast.space.primitives import (
-    choice,
-    grid_search,
-    lograndint,
-    loguniform,
-    qlograndint,
-    qloguniform,
-    qrandint,
-    qrandn,
-    quniform,
-    randint,
-    randn,
-    sample_from,
-    uniform,
-)
-from holdfast.space.rng import Rng
-from holdfast.space.tree import find_variables, flatten_dict, unflatten_dict
-from holdfast.space.variants import Mark, Variant, VariantPlan
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from holdfast.errors import RecursiveDependencyError
+    from holdfast.space.domains import (
+        Categorical,
+        Domain,
+        Float,
+        Function,
+        Integer,
+        LogUniform,
+        Normal,
+        Quantized,
+        Sampler,
+        Uniform,
+    )
+    from holdfast.space.objects import extract_objects, is_marker, restore_objects
+    from holdfast.space.primitives import (
+        choice,
+        grid_search,
+        lograndint,
+        loguniform,
+        qlograndint,
+        qloguniform,
+        qrandint,
+        qrandn,
+        quniform,
+        randint,
+        randn,
+        sample_from,
+        uniform,
+    )
+    from holdfast.space.rng import Rng
+    from holdfast.space.tree import find_variables, flatten_dict, unflatten_dict
+    from holdfast.space.variants import Mark, Variant, VariantPlan
+
+# Imported when first used: those who read experiments need the names of trials and nothing that draws.
+_HOMES = {
+    "holdfast.errors": ("RecursiveDependencyError",),
+    "holdfast.space.domains": (
+        "Categorical",
+        "Domain",
+        "Float",
+        "Function",
+        "Integer",
+        "LogUniform",
+        "Normal",
+        "Quantized",
+        "Sampler",
+        "Uniform",
+    ),
+    "holdfast.space.objects": ("extract_objects", "is_marker", "restore_objects"),
+    "holdfast.space.primitives": (
+        "choice",
+        "grid_search",
+        "lograndint",
+        "loguniform",
+        "qlograndint",
+        "qloguniform",
+        "qrandint",
+        "qrandn",
+        "quniform",
+        "randint",
+        "randn",
+        "sample_from",
+        "uniform",
+    ),
+    "holdfast.space.rng": ("Rng",),
+    "holdfast.space.tree": ("find_variables", "flatten_dict", "unflatten_dict"),
+    "holdfast.space.variants": ("Mark", "Variant", "VariantPlan"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Categorical",
@@ -69,3 +110,14 @@ __all__ = [
     "unflatten_dict",
     "uniform",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

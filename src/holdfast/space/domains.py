@@ -9,12 +9,21 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Iterable
-from math import ceil, exp, floor, inf, isclose, isfinite, isinf, log, nextafter
-from operator import index
-from sys import float_info
+from math import exp, floor, inf, isfinite, log, nextafter
 from typing import Any, ClassVar, Protocol, TypeVar
 
 from holdfast.errors import InvalidInputError, InvalidTypeError, UsageError
+from holdfast.space.bounds import (
+    check_log_bounds,
+    check_order,
+    check_step,
+    divides,
+    finite,
+    number,
+    option_list,
+    shown,
+    whole,
+)
 from holdfast.space.rng import RandomSource, as_random_source
 
 D = TypeVar("D", bound="Domain")
@@ -69,7 +78,7 @@ class Domain:
             >>> Float(0, 1).uniform().sample(random_state=42)
             0.7739560485559633
         """
-        count = _whole(size, "size")
+        count = whole(size, "size")
         if count < 1:
             raise InvalidInputError(f"size must be at least 1, got {size!r}.")
         rng = as_random_source(random_state)
@@ -132,10 +141,10 @@ class Normal:
     """Normally distributed around ``mean`` with standard deviation ``sd``."""
 
     def __init__(self, mean: float = 0.0, sd: float = 1.0) -> None:
-        self.mean = _finite(mean, "mean")
-        self.sd = _finite(sd, "sd")
+        self.mean = finite(mean, "mean")
+        self.sd = finite(sd, "sd")
         if self.sd < 0:
-            raise InvalidInputError(f"A standard deviation must not be negative, got sd={sd!r}.")
+            raise InvalidInputError(f"A standard deviation is not negative, got sd={sd!r}: write sd={-sd!r}.")
 
     def draw(self, domain: Any, rng: RandomSource) -> float:
         """One value, decided by ``rng`` alone."""
@@ -194,10 +203,9 @@ class Float(Domain):
     default_sampler = Uniform()
 
     def __init__(self, lower: float | None, upper: float | None) -> None:
-        self.lower = -inf if lower is None else _number(lower, "lower")
-        self.upper = inf if upper is None else _number(upper, "upper")
-        if self.lower > self.upper:
-            raise InvalidInputError(f"lower must not exceed upper, got lower={lower!r} and upper={upper!r}. Swap them.")
+        self.lower = -inf if lower is None else number(lower, "lower")
+        self.upper = inf if upper is None else number(upper, "upper")
+        check_order(self.lower, self.upper)
 
     @property
     def domain_str(self) -> str:
@@ -207,13 +215,13 @@ class Float(Domain):
     def is_valid(self, value: Any) -> bool:
         """Whether ``value`` is a number within the bounds and, if quantized, a multiple of the step."""
         try:
-            number = _number(value, "value")
+            given = number(value, "value")
         except UsageError:
             return False
-        if not self.lower <= number <= self.upper:
+        if not self.lower <= given <= self.upper:
             return False
         q = self.sampler.q if isinstance(self.sampler, Quantized) else None
-        return q is None or _divides(q, number)
+        return q is None or divides(q, given)
 
     def get_sampler(self) -> Sampler:
         """The sampler that draws from this domain."""
@@ -228,7 +236,7 @@ class Float(Domain):
 
     def loguniform(self, base: float | None = None) -> Float:
         """This domain, sampled log-uniformly. ``base`` has no effect and is only accepted for old code."""
-        _check_log_bounds(self.lower, self.upper)
+        check_log_bounds(self.lower, self.upper)
         return self._with(LogUniform())
 
     def normal(self, mean: float = 0.0, sd: float = 1.0) -> Float:
@@ -241,15 +249,11 @@ class Float(Domain):
         Raises:
             InvalidInputError: ``q`` is not positive, or a bound is not a multiple of it.
         """
-        step = _finite(q, "q")
+        step = finite(q, "q")
         if step <= 0:
             raise InvalidInputError(f"q must be above 0, got {q!r}: it is the step between two values.")
-        for name, bound in (("lower", self.lower), ("upper", self.upper)):
-            if not isinf(bound) and not _divides(step, bound):
-                raise InvalidInputError(
-                    f"{name}={bound!r} is not divisible by q={q!r}. Choose a bound that is a multiple "
-                    f"of q, for example {floor(bound / step) * step!r} or {ceil(bound / step) * step!r}."
-                )
+        calls = {Uniform: "quniform", LogUniform: "qloguniform"}
+        check_step(self.lower, self.upper, step, calls.get(type(self.get_sampler()), ""))
         return _quantize(self, step)
 
     def _check_finite(self) -> None:
@@ -266,10 +270,9 @@ class Integer(Domain):
     default_sampler = Uniform()
 
     def __init__(self, lower: int, upper: int) -> None:
-        self.lower = _whole(lower, "lower")
-        self.upper = _whole(upper, "upper")
-        if self.lower > self.upper:
-            raise InvalidInputError(f"lower must not exceed upper, got lower={lower!r} and upper={upper!r}. Swap them.")
+        self.lower = whole(lower, "lower")
+        self.upper = whole(upper, "upper")
+        check_order(self.lower, self.upper)
 
     @property
     def domain_str(self) -> str:
@@ -279,7 +282,7 @@ class Integer(Domain):
     def is_valid(self, value: Any) -> bool:
         """Whether ``value`` is a whole number that this domain can yield."""
         try:
-            number = _whole(value, "value")
+            number = whole(value, "value")
         except UsageError:
             return False
         q = int(self.sampler.q) if isinstance(self.sampler, Quantized) else 1
@@ -294,7 +297,7 @@ class Integer(Domain):
 
     def loguniform(self, base: float | None = None) -> Integer:
         """This domain, sampled log-uniformly. ``base`` has no effect and is only accepted for old code."""
-        _check_log_bounds(self.lower, self.upper)
+        check_log_bounds(self.lower, self.upper)
         self._check_not_empty()
         return self._with(LogUniform())
 
@@ -304,14 +307,15 @@ class Integer(Domain):
         Raises:
             InvalidInputError: ``q`` is not positive, or no multiple of it lies within the bounds.
         """
-        step = _whole(q, "q")
+        step = whole(q, "q")
         if step < 1:
             raise InvalidInputError(f"q must be at least 1, got {q!r}: it is the step between two values.")
         if step == 1:
             self._check_not_empty()
         elif -(-self.lower // step) > self.upper // step:
             raise InvalidInputError(
-                f"No multiple of q={q!r} lies within {self.domain_str}. Widen the bounds or choose a smaller q."
+                f"No multiple of q={q!r} lies within {self.domain_str}. "
+                f"Write for example upper={-(-self.lower // step) * step}, or a smaller q."
             )
         return _quantize(self, step)
 
@@ -373,9 +377,10 @@ class Function(Domain):
 
     def __init__(self, func: Callable[..., Any]) -> None:
         if not callable(func):
+            example = "Write for example sample_from(lambda config: 2 * config['x'])."
             raise InvalidTypeError(
-                f"sample_from needs a function, got {func!r} ({type(func).__name__}). "
-                f"Write for example sample_from(lambda config: 2 * config['x'])."
+                f"sample_from needs a function, got {shown(func)} ({type(func).__name__}). "
+                f"{'It draws already: leave sample_from out.' if isinstance(func, Domain) else example}"
             )
         self.func = func
         self.takes_config = _takes_config(func)
@@ -395,26 +400,6 @@ class Function(Domain):
 
     def _sample_one(self, config: dict[str, Any] | None, rng: RandomSource) -> Any:
         return self.call({} if config is None else config)
-
-
-def option_list(values: Any, what: str) -> list[Any]:
-    """The options of a ``choice`` or ``grid_search`` as a list.
-
-    Raises:
-        InvalidTypeError: They are no ordered collection.
-        InvalidInputError: There are none.
-    """
-    unordered = isinstance(values, set | frozenset | dict)
-    if unordered or not isinstance(values, Iterable):
-        way_out = f"{what}(sorted(...))" if unordered else f"{what}([{values!r}])"
-        raise InvalidTypeError(
-            f"{what} expected a list of values, got {values!r} ({type(values).__name__}"
-            f"{', which has no order of its own' if unordered else ''}). Write {way_out}."
-        )
-    options = list(values)
-    if not options:
-        raise InvalidInputError(f"{what} got an empty list, so there is nothing to try. List at least one value.")
-    return options
 
 
 def _quantize(domain: D, q: float) -> D:
@@ -458,42 +443,3 @@ def _matches(option: Any, value: Any) -> bool:
         return bool(option == value)
     except Exception:  # arrays answer with an array, whose truth is an error
         return False
-
-
-def _check_log_bounds(lower: float, upper: float) -> None:
-    for name, bound in (("lower", lower), ("upper", upper)):
-        if not 0 < bound <= float_info.max:
-            raise InvalidInputError(
-                f"A log-uniform domain needs finite bounds above 0, got {name}={bound!r}. "
-                f"Pass the value itself, not its logarithm: 1e-4 rather than -4."
-            )
-
-
-def _divides(q: float, value: float) -> bool:
-    ratio = value / q
-    return isclose(ratio, round(ratio), rel_tol=1e-9, abs_tol=1e-9)
-
-
-def _number(value: Any, name: str) -> float:
-    if isinstance(value, bool | str) or not hasattr(value, "__float__"):
-        raise InvalidTypeError(f"{name} must be a number, got {value!r} ({type(value).__name__}).")
-    number = float(value)
-    if number != number:
-        raise InvalidInputError(f"{name} must be a number, got NaN.")
-    return number
-
-
-def _finite(value: Any, name: str) -> float:
-    number = _number(value, name)
-    if isinf(number):
-        raise InvalidInputError(f"{name} must be finite, got {value!r}.")
-    return number
-
-
-def _whole(value: Any, name: str) -> int:
-    if not isinstance(value, bool) and hasattr(value, "__index__"):
-        return index(value)
-    number = _finite(value, name)
-    if not number.is_integer():
-        raise InvalidInputError(f"{name} must be a whole number, got {value!r}. Use uniform or quniform for fractions.")
-    return int(number)

@@ -15,7 +15,6 @@ from copy import copy
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.space.domains import Categorical, Domain, option_list
 from holdfast.space.tree import SCALARS, Path, is_grid, joined
 
 _KEYS = {"__object__", "type"}
@@ -83,6 +82,10 @@ def names_of(objects: Mapping[str, Any]) -> dict[int, str]:
 
 
 def _extract(node: Any, path: Path, objects: dict[str, Any], known: Mapping[int, str]) -> Any:
+    # Here and not above: those who only read experiments have markers, and no domains.
+    from holdfast.space.bounds import option_list
+    from holdfast.space.domains import Categorical, Domain
+
     if type(node) in SCALARS:
         return node
     if isinstance(node, Categorical):
@@ -106,6 +109,11 @@ def _extract(node: Any, path: Path, objects: dict[str, Any], known: Mapping[int,
     node = plain_scalar(node)
     if type(node) in SCALARS:
         return node
+    if getattr(node, "__module__", "") == "holdfast.space.primitives":
+        raise InvalidInputError(
+            f"The search space has the function {node.__name__} itself at {joined(path)!r}. "
+            f"Call it: {node.__name__}(...)."
+        )
     name = known.get(id(node)) or pointer(path)
     objects[name] = node
     return make_marker(name, node)

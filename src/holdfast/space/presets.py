@@ -6,7 +6,6 @@ user wants to see tried, so it is only pointed out.
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +13,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.space.domains import Categorical, Domain
 from holdfast.space.objects import is_marker
 from holdfast.space.tree import Path, Slot, carve, is_eval, is_grid, joined
+from holdfast.warn import warn_user
 
 
 def apply_point(space: Mapping[str, Any], point: Mapping[str, Any]) -> dict[str, Any]:
@@ -57,9 +57,7 @@ def _check_value(space: Any, value: Any, path: Path) -> None:
     else:
         expected, known = f"not the constant {space!r}", Categorical([space]).is_valid(value)
     if not known:
-        warnings.warn(
+        warn_user(
             f"points_to_evaluate sets {joined(path)!r} to {value!r}, which is {expected} as the search space has it. "
-            f"The value is used all the same.",
-            UserWarning,
-            stacklevel=2,
+            f"The value is used all the same."
         )

@@ -5,11 +5,12 @@ Owns their signatures and nothing else: each one names a domain of ``domains.py`
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.space.domains import Categorical, Float, Function, Integer, option_list
+from holdfast.space.bounds import check_log_bounds, number, option_list, refuse_more, whole
+from holdfast.space.domains import Categorical, Float, Function, Integer
+from holdfast.warn import warn_user
 
 
 def uniform(lower: float, upper: float) -> Float:
@@ -33,13 +34,13 @@ def loguniform(lower: float, upper: float, base: float | None = None) -> Float:
     ``base`` never changed the distribution; it is accepted, with a warning, for old code.
     """
     _warn_of_base(base)
-    return Float(lower, upper).loguniform()
+    return _log_float(lower, upper).loguniform()
 
 
 def qloguniform(lower: float, upper: float, q: float, base: float | None = None) -> Float:
     """A log-uniform float rounded to a multiple of ``q``; both bounds included, both multiples of ``q``."""
     _warn_of_base(base)
-    return Float(lower, upper).loguniform().quantized(q)
+    return _log_float(lower, upper, q).loguniform().quantized(q)
 
 
 def randn(mean: float = 0.0, sd: float = 1.0) -> Float:
@@ -70,16 +71,16 @@ def qrandint(lower: int, upper: int, q: int = 1) -> Integer:
 def lograndint(lower: int, upper: int, base: float | None = None) -> Integer:
     """A log-uniform float, rounded down: from ``lower`` to ``upper - 1``."""
     _warn_of_base(base)
-    return Integer(lower, upper).loguniform()
+    return _log_integer(lower, upper).loguniform()
 
 
 def qlograndint(lower: int, upper: int, q: int, base: float | None = None) -> Integer:
     """A log-uniform multiple of ``q``; upper bound included unless q is 1."""
     _warn_of_base(base)
-    return Integer(lower, upper).loguniform().quantized(q)
+    return _log_integer(lower, upper).loguniform().quantized(q)
 
 
-def choice(categories: Iterable[Any]) -> Categorical:
+def choice(categories: Iterable[Any], *more: Any, **named: Any) -> Categorical:
     """One of the options, each equally likely. An option may be a space of its own.
 
     Example:
@@ -87,6 +88,8 @@ def choice(categories: Iterable[Any]) -> Categorical:
         >>> optimizer.sample(random_state=1)["name"]
         'sgd'
     """
+    if more or named:
+        refuse_more("choice", categories, more, named)
     return Categorical(categories).uniform()
 
 
@@ -101,20 +104,29 @@ def sample_from(func: Callable[..., Any]) -> Function:
     return Function(func)
 
 
-def grid_search(values: Iterable[Any]) -> dict[str, list[Any]]:
+def grid_search(values: Iterable[Any], *more: Any, **named: Any) -> dict[str, list[Any]]:
     """Every one of the values is tried, combined with every value of every other grid.
 
     Example:
         >>> grid_search([1, 2])
         {'grid_search': [1, 2]}
     """
+    if more or named:
+        refuse_more("grid_search", values, more, named)
     return {"grid_search": option_list(values, "grid_search")}
+
+
+def _log_float(lower: float, upper: float, q: Any = None) -> Float:
+    # Before anything else, so that nobody is told to swap bounds that have no logarithm either way.
+    check_log_bounds(number(lower, "lower"), number(upper, "upper"), q)
+    return Float(lower, upper)
+
+
+def _log_integer(lower: int, upper: int) -> Integer:
+    check_log_bounds(whole(lower, "lower"), whole(upper, "upper"))
+    return Integer(lower, upper)
 
 
 def _warn_of_base(base: float | None) -> None:
     if base is not None:
-        warnings.warn(
-            "The base of a log-uniform domain has no effect on what is drawn; leave it out.",
-            DeprecationWarning,
-            stacklevel=3,
-        )
+        warn_user("The base of a log-uniform domain has no effect on what is drawn; leave it out.", DeprecationWarning)

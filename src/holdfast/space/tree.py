@@ -5,12 +5,13 @@ Owns what a path is and which node is a variable. Must never draw a value.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Hashable, Mapping
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.errors import InvalidInputError
-from holdfast.space.domains import Domain, Function, option_list
+
+if TYPE_CHECKING:
+    from holdfast.space.domains import Domain
 
 Path: TypeAlias = tuple[Hashable, ...]
 """Dict keys and list indexes from the root to a node."""
@@ -70,6 +71,11 @@ def carve(node: Any, path: Path, found: list[Slot]) -> Any:
     Containers become new dicts and lists (tuples too), so that the copy is plain data and shares
     nothing that could be changed.
     """
+    # Here and not above: those who only read experiments have trees without a domain in them.
+    from holdfast.space.bounds import option_list
+    from holdfast.space.domains import Domain
+    from holdfast.space.expression import Expression
+
     if type(node) in SCALARS:
         return node
     if isinstance(node, Domain):
@@ -116,32 +122,6 @@ def put_at(tree: Any, path: Path, value: Any) -> None:
     for part in path[:-1]:
         tree = tree[part]
     tree[path[-1]] = value
-
-
-class Expression(Function):
-    """The legacy ``{"eval": "expression"}``, evaluated with the names ``random``, ``np``, ``spec`` and ``config``."""
-
-    def __init__(self, text: str) -> None:
-        self.text = text
-        self.func = self._evaluate
-        self.takes_config = True
-
-    @property
-    def domain_str(self) -> str:
-        """The expression."""
-        return f"({self.text})"
-
-    def _evaluate(self, config: Any) -> Any:
-        import random
-        from types import SimpleNamespace
-
-        code = compile(self.text, "<eval in the search space>", "eval")
-        names = {"random": random, "spec": SimpleNamespace(config=config), "config": config}
-        if re.search(r"\bnp\b", self.text):
-            import numpy
-
-            names["np"] = numpy
-        return eval(code, names)
 
 
 def flatten_dict(

@@ -8,7 +8,6 @@ Owns the order of variants and what presets do. Must never remember which varian
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any, TypeAlias
@@ -22,6 +21,7 @@ from holdfast.space.presets import apply_point
 from holdfast.space.resolve import Resolved, Resolver, Template
 from holdfast.space.rng import seed_from
 from holdfast.space.tree import SCALARS, Path, copy_tree, get_at, is_eval, is_grid, joined
+from holdfast.warn import warn_user
 
 Mark: TypeAlias = list[int]
 """Where a variant stands: ``[sample, cell]``, and one more number for each level of grids that a value brought
@@ -179,10 +179,9 @@ class VariantPlan:
     def _warn_of_spec(self) -> None:
         if not self._warned:
             self._warned = True
-            warnings.warn(
+            warn_user(
                 "A sample_from function reads spec.config.x; write config['x'] instead: it is given the config.",
                 DeprecationWarning,
-                stacklevel=4,
             )
 
 

@@ -65,7 +65,7 @@ class ClassRunner:
 
     def _prepare(self, config: dict[str, Any], session: Session) -> Trainable:
         if self._instance is None:
-            self._instance = self._class(config=config)
+            self._instance = self._class._made(config, session.trial_place)
         elif not self._instance.reset(config):
             raise ResetRefused(
                 f"{self._class.__name__} cannot be used for another trial: TuneConfig(reuse_actors=True) requires "

@@ -6,11 +6,11 @@ Owns the read-only facts of the running trial. Must never talk to the driver.
 from __future__ import annotations
 
 import os
-import warnings
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from holdfast.trainable.messages import Run, Setup
+from holdfast.warn import warn_user
 
 if TYPE_CHECKING:
     from holdfast.resources import PlacementGroupFactory
@@ -18,14 +18,13 @@ if TYPE_CHECKING:
 _warned: set[str] = set()
 
 
-def warn_outside(name: str) -> None:
+def warn_outside(name: str, instead: str = "does nothing and returns None") -> None:
     """Tell, once per function, that it was called where no trial runs."""
     if name not in _warned:
         _warned.add(name)
-        warnings.warn(
-            f"`{name}` was called outside of a trial, where it does nothing and returns None. It is meant for the "
-            "function that is passed to Tuner(...); this warning is shown once.",
-            stacklevel=4,
+        warn_user(
+            f"`{name}` was called outside of a trial, where it {instead}. It is meant for the function that is passed "
+            "to Tuner(...); this warning is shown once."
         )
 
 
@@ -126,10 +125,8 @@ class TuneContext:
 
     @staticmethod
     def _of_trainers(name: str, value: int) -> int:
-        warnings.warn(
-            f"`{name}` makes sense in distributed trainers only; in a trial it is always {value}.",
-            DeprecationWarning,
-            stacklevel=3,
+        warn_user(
+            f"`{name}` makes sense in distributed trainers only; in a trial it is always {value}.", DeprecationWarning
         )
         return value
 

@@ -37,6 +37,7 @@ class Setup(msgspec.Struct, array_like=True, tag="setup", frozen=True):
     memory_limit_bytes: int = 0
     sys_path: tuple[str, ...] = ()
     working_dir: str = ""
+    address: str = ""  # of the experiment, if another than ``root``: in a store, or where a syncer copies it
 
 
 class Run(msgspec.Struct, array_like=True, tag="run", frozen=True):

@@ -6,16 +6,18 @@ user code, so only workers and restores that were not given the trainable again 
 
 from __future__ import annotations
 
+import functools
 import io
 import os
 import pickle
+import types
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import NotSerializableError, TuneError
-from holdfast.trainable.unpicklable import diagnose, largest_parts
+from holdfast.trainable.unpicklable import diagnose, largest_parts, trace
 
 MAX_TRAINABLE_BYTES = 100 * 1024 * 1024
 LARGE_TRAINABLE_BYTES = 1024 * 1024
@@ -49,7 +51,7 @@ def dump_trainable(trainable: Any) -> bytes:
             "pass them with tune.with_parameters(trainable, data=data), or load them inside the trainable."
         )
     if parameters is not None:
-        file.parameters = _dump(parameters, None, f"the parameters of {_name(trainable)}")
+        file.parameters = _dump(parameters, None, f"what with_parameters attaches to {_name(trainable)}")
     return msgspec.msgpack.encode(file)
 
 
@@ -145,7 +147,61 @@ def dump_value(value: Any, name: str) -> bytes:
     return _dump(value, None, name)
 
 
+def dump_settings(settings: Any) -> bytes:
+    """What the Tuner was given besides its trainable, as the content of a file.
+
+    Args:
+        settings: An object with the attributes ``space``, ``tune_config`` and ``run_config``.
+
+    Raises:
+        NotSerializableError: It cannot be pickled; the message names the callback, stopper or function that holds the
+            offending object, and the way from the one to the other.
+    """
+    try:
+        return _pickled(settings, None)
+    except Exception as error:
+        raise NotSerializableError(_settings_text(settings, error)) from error
+
+
+def _settings_text(settings: Any, error: Exception) -> str:
+    steps = trace(settings)
+    where = "".join(step.code for step in steps[:1]).lstrip(".")
+    where = {"run_config": "RunConfig", "tune_config": "TuneConfig", "space": "param_space"}.get(where, where)
+    owner: Any = settings
+    rest = steps[1:]
+    while rest and (owner is settings or isinstance(owner, (list, tuple, dict))):
+        owner = rest[0].obj
+        where += rest.pop(0).code
+    way = "".join(step.code for step in rest)
+    culprit = f"\n  {where}{way}: {type(rest[-1].obj).__name__}" if rest else ""
+    return (
+        f"{where} ({_name(owner)}) is not serializable, so it cannot be stored with the experiment for a restore: "
+        f"{type(error).__name__}: {error}{culprit}\n{_way_out(where, owner)}"
+    )
+
+
+def _way_out(where: str, owner: Any) -> str:
+    if isinstance(owner, (types.FunctionType, types.MethodType, functools.partial)) or where.startswith("param_space"):
+        return "Create that object inside the function, or let the function refer to something picklable."
+    if where.startswith(("RunConfig.callbacks", "RunConfig.progress_reporter")):
+        return (
+            "Create that object in setup(), which is called whenever a run begins, or leave it out in __getstate__()."
+        )
+    return "Create that object when it is first used, or leave it out in __getstate__()."
+
+
 def _dump(value: Any, apart: Any, name: str) -> bytes:
+    try:
+        return _pickled(value, apart)
+    except Exception as error:
+        way = "\n".join(f"  {line}" for line in diagnose(value))
+        raise NotSerializableError(
+            f"{name} is not serializable, so it cannot be sent to a worker process: {type(error).__name__}: {error}\n"
+            f"{way}\nCreate that object inside the trainable, or pass something picklable from which it can be made."
+        ) from error
+
+
+def _pickled(value: Any, apart: Any) -> bytes:
     """Pickle ``value``, with a reference in place of the object ``apart``."""
     import cloudpickle
 
@@ -154,14 +210,7 @@ def _dump(value: Any, apart: Any, name: str) -> bytes:
             return _PARAMETERS if obj is apart and apart is not None else None
 
     buffer = io.BytesIO()
-    try:
-        Pickler(buffer).dump(value)
-    except Exception as error:
-        trace = "\n".join(f"  {line}" for line in diagnose(value))
-        raise NotSerializableError(
-            f"{name} is not serializable, so it cannot be sent to a worker process: {type(error).__name__}: {error}\n"
-            f"{trace}\nCreate that object inside the trainable, or pass something picklable from which it can be made."
-        ) from error
+    Pickler(buffer).dump(value)
     return buffer.getvalue()
 
 

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from holdfast.core.observations import Report, Saved, SealedStage, Waiting, WorkerMessage
 from holdfast.errors import InternalError, InvalidTypeError, UsageError
+from holdfast.storage.address import join_address
 from holdfast.trainable.context import TuneContext, warn_outside
 from holdfast.trainable.failures import is_full, message_of
 from holdfast.trainable.messages import Channel, Decision, Quit, Run, SaveSoon, Setup, ToWorker, frame
@@ -75,6 +76,12 @@ class Session:
         self._handed_out: list[str] = []
         self._offered: str | None = None  # from a finished ``checkpoint_dir()``; belongs to the next report
 
+    @property
+    def trial_place(self) -> str:
+        """Where the trial's directory is in the experiment's storage: a path, or an address."""
+        address = self.setup.address
+        return join_address(address, self.run.trial_dir) if address else self.trial_dir
+
     # --- reporting ----------------------------------------------------------------------------------------------------
 
     def report(self, metrics: Any, checkpoint: Checkpoint | None) -> None:
@@ -127,7 +134,7 @@ class Session:
 
     def saved(self, sealed: SealedStage | None) -> None:
         """Send a checkpoint that belongs to the last report."""
-        self.send(Saved(self.run.n, self.run.attempt, self.setup.worker, sealed))
+        self.send(Saved(self.run.n, self.run.attempt, self.setup.worker, sealed, self._ordinal))
 
     def send(self, message: WorkerMessage) -> None:
         """Send, or unwind if the driver is gone."""
@@ -427,7 +434,7 @@ def checkpoint_dir(step: int | None = None) -> Iterator[str]:
     if session is None:
         import tempfile
 
-        warn_outside("checkpoint_dir")
+        warn_outside("checkpoint_dir", "is a temporary directory that nobody keeps")
         with tempfile.TemporaryDirectory(prefix="holdfast_") as path:
             yield path
         return
@@ -458,7 +465,7 @@ def should_checkpoint() -> bool:
     """
     session = _current
     if session is None:
-        warn_outside("should_checkpoint")
+        warn_outside("should_checkpoint", "is always False")
         return False
     session.check_caller("should_checkpoint")
     session.listen()

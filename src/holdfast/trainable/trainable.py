@@ -15,7 +15,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from holdfast.checkpoints.tree import remove_quietly, remove_tree
 from holdfast.errors import InvalidInputError, TuneError
@@ -120,6 +120,11 @@ class Trainable:
         started = time.monotonic()
         self.setup(copy.deepcopy(self.config))
         _hint_slow_setup(time.monotonic() - started)
+
+    @classmethod
+    def _made(cls, config: dict[str, Any], place: str) -> Self:
+        """An instance for a trial whose directory is stored at ``place``."""
+        return cls(config=config)
 
     # --- to be overridden ---------------------------------------------------------------------------------------------
 

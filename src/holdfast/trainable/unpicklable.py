@@ -10,7 +10,7 @@ import functools
 import inspect
 import types
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 MAX_DEPTH = 12
 MAX_CHILDREN = 1_000
@@ -30,23 +30,56 @@ def diagnose(obj: Any) -> list[str]:
     error = _error(obj)
     if error is None:
         return []
-    lines = [_describe(obj)]
+    steps = trace(obj)
+    lines = [_describe(obj), *(f"{step.label}: {type(step.obj).__name__}" for step in steps)]
+    lines[-1] += f" ({steps[-1].error if steps else error})"
+    return lines
+
+
+def diagnose_serialization(trainable: Any) -> bool | set[str]:
+    """Say why a trainable cannot be sent to a worker process: prints the way to what is to blame.
+
+    Returns:
+        True if it can be pickled; else the part that cannot, in words.
+    """
+    lines = diagnose(trainable)
+    if not lines:
+        return True
+    print("\n".join(f"{'  ' * depth}{line}" for depth, line in enumerate(lines)))
+    return {lines[-1]}
+
+
+class Step(NamedTuple):
+    """One step from an object to a part of it that cannot be pickled."""
+
+    label: str
+    """The step in words: "attribute 'lock'"."""
+
+    code: str
+    """The step as one would write it behind the object: ``.lock``, ``['key']``, ``[0]``."""
+
+    obj: Any
+    error: str
+
+
+def trace(obj: Any) -> list[Step]:
+    """The way from an object that cannot be pickled down to the part that is to blame; empty if it is the object."""
+    steps: list[Step] = []
     seen = {id(obj)}
     for _ in range(MAX_DEPTH):
         found = _first_bad_child(obj, seen)
         if found is None:
             break
-        label, obj, error = found
+        steps.append(found)
+        obj = found.obj
         seen.add(id(obj))
-        lines.append(f"{label}: {type(obj).__name__}")
-    lines[-1] += f" ({error})"
-    return lines
+    return steps
 
 
 def largest_parts(obj: Any) -> list[tuple[str, int]]:
     """The parts of ``obj`` that make its pickle large, with their sizes in bytes, largest first."""
     sizes = []
-    for label, child in _children(obj):
+    for label, _, child in _children(obj):
         try:
             sizes.append((label, len(_dumps(child))))
         except Exception:
@@ -55,37 +88,41 @@ def largest_parts(obj: Any) -> list[tuple[str, int]]:
     return [part for part in sizes if part[1] > 10_000][:MAX_PARTS]
 
 
-def _first_bad_child(obj: Any, seen: set[int]) -> tuple[str, Any, str] | None:
-    for count, (label, child) in enumerate(_children(obj)):
+def _first_bad_child(obj: Any, seen: set[int]) -> Step | None:
+    for count, (label, code, child) in enumerate(_children(obj)):
         if count >= MAX_CHILDREN:
             return None
         if id(child) not in seen and (error := _error(child)) is not None:
-            return label, child, error
+            return Step(label, code, child, error)
     return None
 
 
-def _children(obj: Any) -> Iterator[tuple[str, Any]]:
-    """The parts that pickling ``obj`` has to pickle too, each with the words that lead to it."""
+def _children(obj: Any) -> Iterator[tuple[str, str, Any]]:
+    """The parts that pickling ``obj`` has to pickle too, each with the words and the code that lead to it."""
     if isinstance(obj, functools.partial):
-        yield "function of the partial", obj.func
-        yield from ((f"argument {i} of the partial", value) for i, value in enumerate(obj.args))
-        yield from ((f"argument {name!r} of the partial", value) for name, value in obj.keywords.items())
+        yield "function of the partial", ".func", obj.func
+        yield from ((f"argument {i} of the partial", f".args[{i}]", value) for i, value in enumerate(obj.args))
+        named = obj.keywords.items()
+        yield from ((f"argument {name!r} of the partial", f".keywords[{name!r}]", value) for name, value in named)
     elif isinstance(obj, types.MethodType):
-        yield "the method's own object", obj.__self__
-        yield "the method's function", obj.__func__
+        yield "the method's own object", ".__self__", obj.__self__
+        yield "the method's function", ".__func__", obj.__func__
     elif isinstance(obj, types.FunctionType):
-        yield from _parts_of_function(obj)
+        yield from ((label, f", {label}", value) for label, value in _parts_of_function(obj))
     elif isinstance(obj, type):
         members = ((name, _unwrapped(value)) for name, value in vars(obj).items())
-        yield from ((f"class attribute {name!r}", value) for name, value in members if not _is_slot(value))
-        yield from ((f"base class {base.__name__!r}", base) for base in obj.__bases__ if base is not object)
+        yield from ((f"class attribute {name!r}", f".{name}", value) for name, value in members if not _is_slot(value))
+        bases = (base for base in obj.__bases__ if base is not object)
+        yield from ((f"base class {base.__name__!r}", f", base class {base.__name__!r}", base) for base in bases)
     elif isinstance(obj, dict):
-        yield from ((f"item {key!r}", value) for key, value in obj.items())
-    elif isinstance(obj, (list, tuple, set, frozenset)):
-        yield from ((f"item {i}", value) for i, value in enumerate(obj))
+        yield from ((f"item {key!r}", f"[{key!r}]", value) for key, value in obj.items())
+    elif isinstance(obj, (list, tuple)):
+        yield from ((f"item {i}", f"[{i}]", value) for i, value in enumerate(obj))
+    elif isinstance(obj, (set, frozenset)):
+        yield from ((f"item {i}", ", an element of it", value) for i, value in enumerate(obj))
     elif hasattr(obj, "__dict__"):
-        yield from ((f"attribute {name!r}", value) for name, value in vars(obj).items())
-        yield f"class {type(obj).__name__!r}", type(obj)
+        yield from ((f"attribute {name!r}", f".{name}", value) for name, value in vars(obj).items())
+        yield f"class {type(obj).__name__!r}", ".__class__", type(obj)
 
 
 def _parts_of_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:

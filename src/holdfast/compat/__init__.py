@@ -1,0 +1,1 @@
+"""Older spellings that are no more than another name for something that exists."""
