@@ -24,6 +24,8 @@ WORKLOADS = (
     "worker_kill",
     "driver_kill",
     "checkpoint",
+    "store_upload",
+    "store_checkpoints",
     "sleepers",
 )
 

