@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable
+
 import msgspec
 import pytest
 from lab import mostly_slow, until
