@@ -6,7 +6,6 @@ from world import StopAt, World, kinds
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
-from holdfast.core import plan
 from holdfast.core.plan import drained, finished
 from holdfast.core.policies import Rules
 from holdfast.core.state import Status
@@ -243,11 +242,12 @@ def test_one_committed_checkpoint_is_progress_that_is_never_given_up_by_itself()
     assert "checkpoint_000000: rotten; checkpoint_000001: spoiled" in world.trial().error.message
 
 
-def test_every_trial_that_waits_for_a_checkpoint_goes_on_when_it_is_verified(monkeypatch):
+def test_every_trial_that_waits_for_a_checkpoint_goes_on_when_it_is_verified():
     """As in population-based training: trials 1 and 2 start from a checkpoint of trial 0."""
     world = World(trials=3, max_failures=1, cpus=3)
     world.save(0)
-    monkeypatch.setattr(plan, "_source_of", lambda trial: (0, 0))
+    world.copy(0, into=1)
+    world.copy(0, into=2)
     world.fail(1)
     turn = world.fail(2)
     assert world.state.session.parked == {1, 2}
@@ -261,11 +261,10 @@ def test_every_trial_that_waits_for_a_checkpoint_goes_on_when_it_is_verified(mon
     assert not world.state.session.awaited
 
 
-def test_a_damaged_checkpoint_of_another_trial_does_not_leave_those_waiting_that_wanted_it(monkeypatch):
+def test_a_damaged_checkpoint_of_another_trial_does_not_leave_those_waiting_that_wanted_it():
     world = World(trials=2, max_failures=1)
     world.save(0)
-    latest = plan._source_of
-    monkeypatch.setattr(plan, "_source_of", lambda trial: latest(world.trial(0)))
+    world.copy(0, into=1)
     world.fail(1)
     turn = world.tell(ob.VerifyEnded(0, 0, ok=False, damaged=True, message="rotten"))
     assert kinds(turn.events) == ["CheckpointRejected", "TrialStarted"]

@@ -12,7 +12,7 @@ from holdfast.core.policies import Policies, Rules
 from holdfast.core.state import State
 from holdfast.core.transitions import apply
 from holdfast.core.turn import Turn
-from holdfast.schedulers import FIFOScheduler
+from holdfast.schedulers.fifo import FirstInFirstOut
 
 
 class NeverStop:
@@ -41,7 +41,7 @@ class World:
         self, *, cpus: float = 2, trials: int = 1, stop: Any = None, scheduler: Any = None, **rules: Any
     ) -> None:
         self.state = State()
-        self.policies = Policies(Rules(**rules), scheduler or FIFOScheduler(), stop or NeverStop(), lambda *args: {})
+        self.policies = Policies(Rules(**rules), scheduler or FirstInFirstOut(), stop or NeverStop(), lambda *args: {})
         self.at = 0.0
         self.history: list[ev.AnyEvent] = []
         self.left = trials
@@ -91,6 +91,14 @@ class World:
         trial = self.trial(n)
         error = ev.ErrorFacts("ValueError", "boom", "train.py:3", "Traceback ...")
         return self.tell(ob.Raised(n, trial.attempt, 1, error, **facts))
+
+    def copy(self, donor: int, *, into: int) -> None:
+        """Trial ``into`` goes on from the latest checkpoint of ``donor`` when it next starts."""
+        point = self.state.start_point(self.trial(donor))
+        assert point is not None
+        turn = Turn(self.state, self.policies, self.at)
+        turn.add(ev.TrialReconfigured(self.at, into, {"x": -1}, "copied", point[0], donor))
+        self.history += turn.events
 
     def replayed(self) -> State:
         """The state that folding the recorded events gives."""

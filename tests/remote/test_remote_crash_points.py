@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 from lab import mostly_slow
 from remote_experiments import AGENT_CRASH, RemotePlan
-from remote_lab import RemoteLab, mostly_slow_pairs
+from remote_lab import RemoteLab
 from remote_points import AGENT_POINTS, CATCHING_UP_POINTS, OPENING_POINTS, RUNNING_POINTS
 
 from holdfast.core import events as ev
@@ -13,8 +13,8 @@ from holdfast.core import events as ev
 PLAN = RemotePlan(trials=2, steps=8, every=2, keep=1, pause_s=0.02, max_failures=0, merging=4)
 
 
-DEATHS = [(point, False) for point in RUNNING_POINTS] + [(point, True) for point in ("O3.after:2", "ship.after_put:3")]
-"""Where a driver dies, and whether its machine is lost with it."""
+LONG = RemotePlan(trials=2, steps=45, every=3, keep=1, pause_s=0.02, max_failures=0, merging=4)
+"""Not at its end when many drivers have died."""
 
 
 def forget_lost(lab: RemoteLab) -> None:
@@ -30,27 +30,32 @@ def check(lab: RemoteLab, plan: RemotePlan = PLAN) -> None:
     lab.check_no_process_left()
 
 
-@pytest.mark.parametrize(("point", "lost"), mostly_slow_pairs(DEATHS, ("O3.after:2", True)))
-def test_a_driver_that_dies_here_is_continued_by_the_next(lab: RemoteLab, point: str, lost: bool) -> None:
-    first = lab.run(PLAN, "a", HOLDFAST_CRASH=point)
-    assert first.process.returncode == -9, first.output
-    lab.check_no_process_left()
-    lab.check_nothing_lost()
-    lab.check_manifests_are_whole()
-    before = lab.stored_history()
-    assert lab.history()[: len(before)] == before
-    if lost:
-        lab.lose("a")
-        forget_lost(lab)
-    second = lab.run(PLAN, "b" if lost else "a")
-    second.must_finish()
-    assert lab.history()[: len(before)] == before
-    check(lab)
+@pytest.mark.slow
+@pytest.mark.parametrize("lost", [False, True], ids=["its machine stays", "its machine is lost"])
+def test_a_driver_that_dies_here_is_continued_by_the_next(lab: RemoteLab, lost: bool) -> None:
+    """One experiment, whose drivers die at one place after the other."""
+    past: list[ev.AnyEvent] = []
+    for life, point in enumerate(RUNNING_POINTS[::2] if lost else RUNNING_POINTS):
+        driver = lab.run(LONG, f"m{life}" if lost else "a", HOLDFAST_CRASH=point)
+        assert driver.process.returncode == -9, f"{point}: {driver.output}"
+        lab.check_no_process_left()
+        lab.check_nothing_lost()
+        lab.check_manifests_are_whole()
+        stored, here = lab.stored_history(), lab.history()
+        assert here[: len(stored)] == stored, point
+        assert stored[: len(past)] == past, point
+        past = stored
+        if lost:
+            lab.lose(f"m{life}")
+            forget_lost(lab)
+    lab.run(LONG, "last" if lost else "a").must_finish()
+    assert lab.history()[: len(past)] == past
+    check(lab, LONG)
 
 
 def begun(lab: RemoteLab) -> list[ev.AnyEvent]:
     """An experiment whose trials are in the middle, with checkpoints in the store; its driver is dead."""
-    assert lab.run(PLAN, "a", HOLDFAST_CRASH="O3.after:4").process.returncode == -9
+    assert lab.run(LONG, "a", HOLDFAST_CRASH="O3.after:4").process.returncode == -9
     lab.check_no_process_left()
     forget_lost(lab)
     return lab.stored_history()
@@ -61,30 +66,30 @@ def test_drivers_that_die_while_they_open_the_experiment_elsewhere_change_nothin
     """At each place in turn, and one after the other on the same machine."""
     before = begun(lab)
     for point in OPENING_POINTS:
-        driver = lab.run(PLAN, "b", HOLDFAST_CRASH=point)
+        driver = lab.run(LONG, "b", HOLDFAST_CRASH=point)
         assert driver.process.returncode == -9, f"{point}: {driver.output}"
         if point != "fetch.before_rename":
             lab.lose("b")  # or there would be nothing to hydrate
         assert lab.stored_history()[: len(before)] == before
     forget_lost(lab)
-    lab.run(PLAN, "b").must_finish()
-    check(lab)
+    lab.run(LONG, "b").must_finish()
+    check(lab, LONG)
 
 
 @pytest.mark.slow
 def test_a_driver_that_dies_while_its_mirror_catches_up_changes_nothing(lab: RemoteLab) -> None:
     begun(lab)
-    other = lab.run(PLAN, "b", HOLDFAST_CRASH="O3.after:3")
+    other = lab.run(LONG, "b", HOLDFAST_CRASH="O3.after:3")
     assert other.process.returncode == -9, other.output
     forget_lost(lab)
     before = lab.stored_history()
     for point in CATCHING_UP_POINTS:
-        driver = lab.run(PLAN, "a", HOLDFAST_CRASH=point)
+        driver = lab.run(LONG, "a", HOLDFAST_CRASH=point)
         assert driver.process.returncode == -9, f"{point}: {driver.output}"
         assert lab.stored_history() == before
-    lab.run(PLAN, "a").must_finish()
+    lab.run(LONG, "a").must_finish()
     assert lab.history()[: len(before)] == before
-    check(lab)
+    check(lab, LONG)
 
 
 @pytest.mark.parametrize("point", mostly_slow(AGENT_POINTS, "store.after_create:5"))

@@ -199,7 +199,7 @@ class ResultBuilder:
             "done": metrics.get("done", False),
             "time_since_restore": time_total - trial.base_time,
             "iterations_since_restore": ordinal,
-            "experiment_tag": trial.tag,
+            "experiment_tag": trial.shown_tag or trial.tag,
         }
         if not self._is_class:
             result["checkpoint_dir_name"] = None
@@ -224,7 +224,7 @@ class ResultBuilder:
             "node_ip": worker.ip,
             "pid": worker.pid,
             "config": self.config_of(trial),
-            "experiment_tag": trial.tag,
+            "experiment_tag": trial.shown_tag or trial.tag,
         }
 
 

@@ -152,6 +152,11 @@ class TrialView:
         self._analysis: tuple[tuple[int, int], dict[str, dict[str, Any]]] | None = None
 
     @property
+    def n(self) -> int:
+        """The trial's number, in the order of creation."""
+        return self.record.n
+
+    @property
     def trial_id(self) -> str:
         """The trial's id, unique within the experiment."""
         return self.record.id
@@ -179,8 +184,8 @@ class TrialView:
 
     @property
     def experiment_tag(self) -> str:
-        """The trial's number and its chosen parameters in short."""
-        return self.record.tag
+        """The trial's number and its chosen parameters in short, and what a scheduler made of them."""
+        return self.record.shown_tag or self.record.tag
 
     @property
     def last_result(self) -> dict[str, Any]:

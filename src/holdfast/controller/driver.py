@@ -25,6 +25,7 @@ from holdfast.callbacks.rows import ResultBuilder
 from holdfast.callbacks.trial_view import ExperimentInfo, shown_root
 from holdfast.checkpoints.keeper import CheckpointKeeper, Keeper, TwoLaneKeeper
 from holdfast.config import DEPRECATED, Environment, LocalEngine, ResumeConfig
+from holdfast.controller.algorithms import Algorithms
 from holdfast.controller.clock import RealClock
 from holdfast.controller.experiment import Experiment, check_unchanged, keep_replacements
 from holdfast.controller.feasibility import ResourceWatch
@@ -33,8 +34,9 @@ from holdfast.controller.keeping import KeeperEdge
 from holdfast.controller.loop import Controller, Edges, JournalWriter
 from holdfast.controller.notify import Notifier
 from holdfast.controller.past import Past
-from holdfast.controller.proposing import VariantProposer
-from holdfast.controller.replay import open_with_memory
+from holdfast.controller.proposing import Describer, VariantProposer
+from holdfast.controller.replay import StopRuleMemory, open_with_memory, stored_memories
+from holdfast.controller.searching import LearningProposer
 from holdfast.controller.signals import watch_signals
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import sole_use
@@ -43,14 +45,15 @@ from holdfast.controller.trial_kit import TrialKit
 from holdfast.controller.watches import Watches
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
-from holdfast.core.policies import Policies, Rules
+from holdfast.core.policies import Policies, Rules, ignore
 from holdfast.core.state import State
 from holdfast.engines.base import Engine
 from holdfast.engines.local import LocalProcessEngine
 from holdfast.journal.epoch import Claim, is_fenced, release
 from holdfast.journal.log import Journal
 from holdfast.journal.snapshot import SnapshotStore
-from holdfast.schedulers import FIFOScheduler
+from holdfast.search import BasicVariantGenerator
+from holdfast.space.naming import trial_id
 from holdfast.stopper import resolve_stopper
 from holdfast.storage.address import join_address
 from holdfast.trainable.messages import Setup
@@ -115,6 +118,14 @@ class Driver:
         assert not isinstance(budget, timedelta)  # TuneConfig makes it seconds
         # A copy: the rule's memory belongs to this run, and a second fit() must begin with a rule that knows nothing.
         self._stop = UserStopRule(resolve_stopper(_copied(config.stop)), budget)
+        prefix = (environment.trial_id_prefix or experiment.spec.uid)[:5]
+        self._prefix = prefix
+        spec, space = experiment.spec, experiment.settings.space
+        name = partial(trial_id, prefix)
+        self._algorithms = Algorithms(self._tune_config, space, spec.seed, self._info, self._results, name)
+        self._memories = self._algorithms.memories
+        if self._stop.has_memory:
+            self._memories.append(StopRuleMemory(self._stop, self._results))
 
     def run(self) -> Outcome:
         """Drive the experiment until it is finished or interrupted.
@@ -134,7 +145,7 @@ class Driver:
             leaving.callback(self._home.close)  # after the journal, which may still have something to ship
             own_journal = self._home.open(claim)
             leaving.push(_close_journal(own_journal))
-            opened = open_with_memory(root, self._experiment.spec.retention, store, self._stop, self._results)
+            opened = open_with_memory(root, self._experiment.spec.retention, store, self._memories)
             state = opened.state
             clock = RealClock(not_before=state.last_at)
             engine = self._make_engine()
@@ -145,7 +156,8 @@ class Driver:
             self._home.start(hooks.trouble, hooks.take_written)
             keeper = (TwoLaneKeeper if self._home.is_far else CheckpointKeeper)(engine.wake, self._home.perform)
             leaving.callback(keeper.close, wait=False, running_s=KEEPER_S)
-            self._proposer = self._make_proposer(state)
+            self._proposer = self._make_proposer(state, engine)
+            leaving.callback(self._proposer.close)
             edges = Edges(
                 engine=engine,
                 journal=journal,
@@ -162,7 +174,7 @@ class Driver:
                 clock,
                 own_journal,
                 period_s=self._environment.snapshot_period_s,
-                policies=self._policy_memory,
+                policies=partial(stored_memories, self._memories),
                 flush_files=hooks.flush_files,
             )
             return self._drive(controller, claim, snapshots)
@@ -278,17 +290,22 @@ class Driver:
         )
 
     def _policies(self) -> Policies:
-        tune, experiment = self._tune_config, self._experiment
-        strict = not self._environment.disable_strict_metric_checking
-        required = ((tune.metric, "tune.TuneConfig()"),) if tune.metric and strict else ()
-        limit = tune.max_concurrent_trials or experiment.searcher.max_concurrent or 0
+        tune, experiment, algorithms = self._tune_config, self._experiment, self._algorithms
+        required: tuple[tuple[str, str], ...] = ()
+        if not self._environment.disable_strict_metric_checking:
+            own = ((tune.metric, "tune.TuneConfig()"),) if tune.metric else ()
+            required = (*own, *(need for need in algorithms.needed_metrics if need[0] != tune.metric))
+        planner = tune.search_alg if isinstance(tune.search_alg, BasicVariantGenerator) else None
+        limit = tune.max_concurrent_trials or (planner.max_concurrent if planner else 0)
+        lookahead = self._environment.max_pending_trials or algorithms.lookahead or LOOKAHEAD
         rules = Rules(
             retention=experiment.spec.retention,
             max_failures=self._failure.max_failures,
             fail_fast=bool(self._failure.fail_fast),
             is_class=experiment.spec.is_class,
             max_concurrent=limit,
-            lookahead=self._environment.max_pending_trials or LOOKAHEAD,
+            lookahead=lookahead,
+            searcher_learns=algorithms.search is not None,
             required_metrics=required,
             free_load_failures=self._environment.restore_retries,
             count_preemption=self._environment.count_preemption_as_failure,
@@ -296,17 +313,14 @@ class Driver:
             max_uncommitted=self._max_uncommitted(),
             roots=(str(experiment.root.path), os.path.realpath(experiment.root.path)),
         )
-        return Policies(rules, tune.scheduler or FIFOScheduler(), self._stop, self._results)
+        tell = ignore if algorithms.search is None else algorithms.search.tell
+        return Policies(rules, algorithms.scheduler, self._stop, self._results, tell)
 
     def _max_uncommitted(self) -> int:
         """Uploads take long: one under way, and one that a newer one may replace (or that has to be waited for)."""
         if self._checkpoint.wait_for_commit:
             return 0
         return 2 if self._home.is_far else Rules().max_uncommitted
-
-    def _policy_memory(self) -> dict[str, bytes]:
-        memory = self._stop.get_state()
-        return {} if memory is None else {"stop": memory}
 
     def _watches(self) -> Watches:
         return Watches(self._stop, stall_timeout_s=self._failure.stall_timeout_s, grace_s=self._failure.grace_s)
@@ -343,17 +357,19 @@ class Driver:
             address=address_of(self._experiment),
         )
 
-    def _make_proposer(self, state: State) -> VariantProposer:
-        experiment = self._experiment
-        prefix = self._environment.trial_id_prefix or experiment.spec.uid
-        return VariantProposer(
-            experiment.variants(),
+    def _make_proposer(self, state: State, engine: Engine) -> VariantProposer | LearningProposer:
+        describe = Describer(
             state,
-            prefix=prefix[:5],
+            prefix=self._prefix,
             request_of=self._kit.request_of,
             keep_value=self._kit.keep_values,
             names=partial(self._kit.names, state),
         )
+        search = self._algorithms.search
+        if search is None:
+            return VariantProposer(self._experiment.variants(), state, describe)
+        search.start(describe, engine.wake)
+        return search
 
 
 def home_of(experiment: Experiment) -> Home:

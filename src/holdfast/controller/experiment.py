@@ -7,11 +7,13 @@ import os
 import secrets
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from holdfast._version import __version__
 from holdfast.config import CheckpointConfig, Environment, RunConfig, SyncConfig, TuneConfig
+from holdfast.controller.algorithms import check_algorithms
 from holdfast.controller.remote import Remote, mirror_root, open_root, remote_of
 from holdfast.controller.spec import Root, Spec, read_pickle, read_spec, sole_use, write_spec
 from holdfast.core.retention import Retention
@@ -42,6 +44,8 @@ from holdfast.trainable.pickling import (
 )
 
 MAX_NAME_TRIES = 10_000
+PLANNERS = ("random", "variant_generator")
+"""Names of the searcher whose configurations do not depend on results."""
 
 
 class Settings:
@@ -64,15 +68,17 @@ class Experiment:
         self.objects = objects
         self.replacements: dict[Path, bytes] = {}  # files that a restore was given again; see ``keep_replacements``
 
-    @property
-    def searcher(self) -> BasicVariantGenerator:
-        given = self.settings.tune_config.search_alg
-        return given if given is not None else BasicVariantGenerator()
-
     def variants(self) -> VariantPlan:
-        """All configurations of this experiment, in order."""
-        spec = self.spec
-        return self.searcher.plan(self.settings.space, spec.num_samples, spec.seed, self.objects)
+        """All configurations of this experiment, in order, if they do not depend on results."""
+        return _plan(self.settings, self.spec.num_samples, self.spec.seed, self.objects)
+
+
+def _plan(settings: Settings, num_samples: int, seed: int, objects: Mapping[str, Any]) -> VariantPlan:
+    given = settings.tune_config.search_alg
+    if isinstance(given, str) and given in PLANNERS:
+        given = None
+    searcher = given if isinstance(given, BasicVariantGenerator) else BasicVariantGenerator()
+    return searcher.plan(settings.space, num_samples, seed, objects)
 
 
 def is_class_trainable(trainable: Any) -> bool:
@@ -177,15 +183,14 @@ def create_experiment(
     space = check_space(param_space)
     assert run_config.checkpoint_config is not None
     check_checkpoint_config(run_config.checkpoint_config, is_class, name)
-    _check_algorithms(tune_config)
     _check_available(run_config)
     resolve_stopper(run_config.stop)
     pickled = dump_trainable(function)
-    plain_space, _ = extract_objects(space)
+    plain_space, objects = extract_objects(space)
     seed = tune_config.seed if tune_config.seed is not None else secrets.randbits(63)
-    searcher = tune_config.search_alg or BasicVariantGenerator()
-    plan = searcher.plan(space, tune_config.num_samples, seed)
     settings = Settings(plain_space, tune_config, run_config)
+    check_algorithms(tune_config, plain_space, seed)
+    plan = _plan(settings, tune_config.num_samples, seed, objects)
     pickled_objects, pickled_settings = dump_objects(plan.objects), dump_settings(_without_secrets(settings))
     root = _choose_root(run_config, name, environment)
     spec = Spec(
@@ -225,21 +230,6 @@ def _without_secrets(settings: Settings) -> Settings:
     run_config = copy.copy(settings.run_config)
     run_config.__dict__["storage_filesystem"] = None
     return Settings(settings.space, settings.tune_config, run_config)
-
-
-def _check_algorithms(config: TuneConfig) -> None:
-    from holdfast.schedulers import FIFOScheduler
-
-    if config.search_alg is not None and not isinstance(config.search_alg, BasicVariantGenerator):
-        raise InvalidInputError(
-            f"TuneConfig.search_alg={config.search_alg!r} is not a searcher of holdfast; "
-            "use tune.search.BasicVariantGenerator(...) or leave it out."
-        )
-    if config.scheduler is not None and not isinstance(config.scheduler, FIFOScheduler):
-        raise InvalidInputError(
-            f"TuneConfig.scheduler={config.scheduler!r} is not a scheduler of holdfast; "
-            "use tune.schedulers.FIFOScheduler() or leave it out."
-        )
 
 
 def _check_available(config: RunConfig) -> None:

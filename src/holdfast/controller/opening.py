@@ -39,6 +39,7 @@ class SnapshotRecord(msgspec.Struct, array_like=True):
     lived_s: float
     stopped: str
     policies: dict[str, bytes] = {}
+    asks: int = 0
 
 
 _trial_decoder = msgspec.msgpack.Decoder(Trial)
@@ -132,6 +133,7 @@ def snapshot_payload(state: State, live: list[Trial], policies: dict[str, bytes]
         lived_s=state.lived_s,
         stopped=state.stopped,
         policies=policies,
+        asks=state.asks,
     )
     return msgspec.msgpack.encode(record)
 
@@ -154,6 +156,7 @@ def state_from(record: SnapshotRecord, archived: list[Trial], retention: Retenti
     state.any_checkpoint = record.any_checkpoint
     state.epoch, state.epoch_at, state.last_at = record.epoch, record.epoch_at, record.last_at
     state.lived_s, state.stopped = record.lived_s, record.stopped
+    state.asks = record.asks
     return state
 
 
@@ -175,6 +178,5 @@ def _index(state: State, trial: Trial) -> None:
             state.staged[trial.n, record.index] = None
         elif record.stored == Stored.DROPPED:
             state.dropping[trial.n, record.index] = None
-    if not trial.final and trial.source is not None and trial.source[0] != trial.n:
-        if not any(r.attempt == trial.attempt and r.stored != Stored.STAGED for r in trial.checkpoints):
-            state.holds[trial.source] = state.holds.get(trial.source, 0) + 1
+    if trial.origin is not None and trial.origin_held:
+        state.holds[trial.origin] = state.holds.get(trial.origin, 0) + 1

@@ -1,7 +1,7 @@
 """The searcher's edge for variant generators: turns the next variant into a proposal with a name and resources.
 
 Runs in the loop's thread, because the next variant is a matter of microseconds. A slow searcher gets an edge of its
-own with the same two methods.
+own (``searching``) with the same methods.
 """
 
 from __future__ import annotations
@@ -22,16 +22,19 @@ class Plan(Protocol):
     def next(self, after: Any, /) -> Proposal | None: ...
 
 
-class VariantProposer:
-    """Proposes the plan's variants in order, continuing after the last one that became a trial.
+class Describer:
+    """Turns configurations into proposals with ids, names and resources.
 
-    Attributes:
-        error: What a user's function raised instead of a configuration. The experiment is then ended in order.
+    Args:
+        state: The experiment; the number of a proposal is that of the trial it becomes.
+        prefix: What ids begin with.
+        request_of: Config -> the resources that its trial asks for.
+        keep_value: A configuration as plain data that can be journaled.
+        names: (number, id, tag, config) -> the user's name and directory name for a trial.
     """
 
     def __init__(
         self,
-        plan: Plan,
         state: State,
         *,
         prefix: str,
@@ -39,13 +42,42 @@ class VariantProposer:
         keep_value: Callable[[Proposal], dict[str, Any]],
         names: Callable[[int, str, str, dict[str, Any]], tuple[str, str]],
     ) -> None:
-        self._plan = plan
-        self._mark = state.mark
         self._count = len(state.trials)
         self._prefix = prefix
         self._request_of = request_of
         self._keep_value = keep_value
         self._names = names
+
+    def __call__(self, proposal: Proposal) -> ob.Proposed:
+        """The next proposal."""
+        n = self._count
+        config = self._keep_value(proposal)
+        identity, tag = trial_id(self._prefix, n), experiment_tag(n, proposal.evaluated)
+        name, dirname = self._names(n, identity, tag, config)
+        self._count += 1
+        return ob.Proposed(
+            identity,
+            config,
+            tag,
+            tuple(proposal.evaluated),
+            proposal.mark,
+            self._request_of(config),
+            name,
+            dirname,
+        )
+
+
+class VariantProposer:
+    """Proposes the plan's variants in order, continuing after the last one that became a trial.
+
+    Attributes:
+        error: What a user's function raised instead of a configuration. The experiment is then ended in order.
+    """
+
+    def __init__(self, plan: Plan, state: State, describe: Describer) -> None:
+        self._plan = plan
+        self._mark = state.mark
+        self._describe = describe
         self._owed = 0
         self.error: Exception | None = None
 
@@ -72,22 +104,8 @@ class VariantProposer:
                 ready.append(ob.Interrupted(f"the search failed: {type(error).__name__}: {error}"))
                 break
             self._mark = proposal.mark
-            self._count += 1
             self._owed -= 1
         return ready
 
-    def _describe(self, proposal: Proposal) -> ob.Proposed:
-        n = self._count
-        config = self._keep_value(proposal)
-        identity, tag = trial_id(self._prefix, n), experiment_tag(n, proposal.evaluated)
-        name, dirname = self._names(n, identity, tag, config)
-        return ob.Proposed(
-            identity,
-            config,
-            tag,
-            tuple(proposal.evaluated),
-            proposal.mark,
-            self._request_of(config),
-            name,
-            dirname,
-        )
+    def close(self) -> None:
+        """Nothing to stop: it works in the loop's thread."""

@@ -1,9 +1,9 @@
-"""Replaying what a policy was told, so that it remembers after a restart what it knew before (I5)."""
+"""Telling policies the past again, so that they remember after a restart what they knew before (I5)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol
 
 from holdfast.controller.opening import Opened, open_state
 from holdfast.controller.spec import Root
@@ -14,40 +14,86 @@ from holdfast.core.state import State, Trial
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.storage.local import REAL_DISK, Disk
 
+ResultOf = Callable[[State, Trial, Mapping[str, Any], float, float, int], dict[str, Any]]
 
-def open_with_memory(
-    root: Root,
-    retention: Retention,
-    store: SnapshotStore,
-    stop: UserStopRule,
-    result_of: Callable[[State, Trial, Mapping[str, Any], float, float, int], dict[str, Any]],
-    disk: Disk = REAL_DISK,
-) -> Opened:
-    """Fold the journal and bring the stop rule's memory to where it was.
 
-    From the snapshot if it holds the rule's memory; otherwise the rule is told every result of the experiment again, in
-    the order in which it first heard them.
-    """
+class Memory(Protocol):
+    """A policy that remembers. Its memory follows from the events that it was told, in order."""
 
-    def judge(state: State, e: ev.AnyEvent) -> None:
+    @property
+    def name(self) -> str:
+        """Under which its memory stands in snapshots."""
+
+    def before(self, state: State, event: ev.AnyEvent) -> None:
+        """``event`` is about to be applied."""
+
+    def after(self, state: State, event: ev.AnyEvent) -> None:
+        """``event`` has been applied."""
+
+    def get_state(self) -> bytes | None:
+        """The memory as plain data, or None if it can only be had by telling everything again."""
+
+    def set_state(self, state: bytes) -> None: ...
+
+
+class StopRuleMemory:
+    """What the user's stop rule remembers."""
+
+    name = "stop"
+
+    def __init__(self, rule: UserStopRule, result_of: ResultOf) -> None:
+        self._rule = rule
+        self._result_of = result_of
+        self.get_state = rule.get_state
+        self.set_state = rule.set_state
+
+    def before(self, state: State, e: ev.AnyEvent) -> None:
         # As in ``core.decide``: before the report counts, and not if it was done or everything was being stopped.
         if isinstance(e, ev.Reported) and e.why != "done" and not state.stopping:
             trial = state.trials[e.n]
-            stop.why_stop(trial, lambda: result_of(state, trial, e.metrics, e.dt, e.at, e.worker))
+            self._rule.why_stop(trial, lambda: self._result_of(state, trial, e.metrics, e.dt, e.at, e.worker))
 
-    def rewind(state: State, e: ev.AnyEvent) -> None:
+    def after(self, state: State, e: ev.AnyEvent) -> None:
         if isinstance(e, ev.TrialStarted):
-            stop.rewind(state.trials[e.n])
+            self._rule.rewind(state.trials[e.n])
 
-    if not stop.has_memory:
+
+def open_with_memory(
+    root: Root, retention: Retention, store: SnapshotStore, memories: Sequence[Memory], disk: Disk = REAL_DISK
+) -> Opened:
+    """Fold the journal and bring the memories to where they were.
+
+    From the snapshot if it holds all of them; otherwise they are told the whole experiment again, in the order in which
+    they first heard it.
+    """
+    if not memories:
         return open_state(root.path, retention, store=store, disk=disk)
+
+    def before(state: State, event: ev.AnyEvent) -> None:
+        for memory in memories:
+            memory.before(state, event)
+
+    def after(state: State, event: ev.AnyEvent) -> None:
+        for memory in memories:
+            memory.after(state, event)
+
+    def prepare(stored: dict[str, bytes]) -> None:
+        for memory in memories:
+            memory.set_state(stored[memory.name])
+
     return open_state(
         root.path,
         retention,
         store=store,
-        before=judge,
-        watch=rewind,
-        accept=lambda policies: "stop" in policies,
-        prepare=lambda policies: stop.set_state(policies["stop"]),
+        before=before,
+        watch=after,
+        accept=lambda stored: all(memory.name in stored for memory in memories),
+        prepare=prepare,
         disk=disk,
     )
+
+
+def stored_memories(memories: Sequence[Memory]) -> dict[str, bytes]:
+    """What a snapshot holds of the memories."""
+    states = ((memory.name, memory.get_state()) for memory in memories)
+    return {name: state for name, state in states if state is not None}

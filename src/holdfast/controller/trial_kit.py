@@ -132,7 +132,7 @@ class TrialKit:
             trial_id=trial.id,
             trial_name=trial_name(info, trial),
             trial_dir=trial_dirname(info, trial),
-            tag=trial.tag,
+            tag=trial.shown_tag or trial.tag,
             config=trial.config,
             checkpoint=checkpoint,
             iteration=trial.iteration,

@@ -15,11 +15,13 @@ from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.backoff import hold_back, wait_for_space
+from holdfast.core.dropping import drop_obsolete, terminate
 from holdfast.core.plan import schedule
 from holdfast.core.policies import Verdict
 from holdfast.core.retention import lookup
 from holdfast.core.state import State, Status, Stored, Trial, units
 from holdfast.core.turn import Turn
+from holdfast.core.wishes import grant
 from holdfast.errors import MetricMissingError
 
 LOADS_BEFORE_FALL_BACK = 2
@@ -51,6 +53,7 @@ def _report(turn: Turn, o: ob.Report) -> None:
         return
     verdict, why = _judge(turn, trial, o)
     turn.add(ev.Reported(turn.at, o.n, o.attempt, o.worker, o.dt, o.metrics, verdict, why))
+    grant(turn)
     if o.sealed is not None:
         _stage(turn, trial, o.sealed)
     if o.final:
@@ -82,7 +85,9 @@ def _judge(turn: Turn, trial: Trial, o: ob.Report) -> tuple[str, str]:
     why = state.stopping or policies.stop.why_stop(trial, result)
     if why:
         return Verdict.STOP, why
-    return policies.scheduler.judge(state, trial, o.metrics)
+    if trial.rows < trial.judged:
+        return Verdict.CONTINUE, ""  # a step that an attempt before this one has reported, and was told to go on
+    return policies.scheduler.judge(state, trial, result)
 
 
 def _require_metrics(turn: Turn, trial: Trial, metrics: Mapping[str, Any]) -> None:
@@ -104,14 +109,23 @@ def _stage(turn: Turn, trial: Trial, sealed: ob.SealedStage) -> None:
 
 def _answer(turn: Turn, trial: Trial, ordinal: int) -> None:
     state, rules = turn.state, turn.policies.rules
-    go, save = trial.verdict or "go", False
-    if trial.verdict == Verdict.PAUSE:
-        save = rules.is_class and not trial.checkpointed
-    elif not trial.verdict and state.session.draining and _may_leave(turn, trial):
+    go = trial.verdict or "go"
+    save = _must_save(turn, trial)
+    if not trial.verdict and state.session.draining and _may_leave(turn, trial):
         go = "stop"
     turn.commands.append(cmd.Reply(trial.n, trial.attempt, ordinal, go, save))
     if go != "go":
         turn.commands.append(cmd.Halt(trial.n, trial.attempt, rules.unwind_grace_s))
+
+
+def _must_save(turn: Turn, trial: Trial) -> bool:
+    """Must a class trainable save before it obeys the verdict?"""
+    wanted = turn.policies.scheduler.wants_save(trial.n)
+    if not turn.policies.rules.is_class or trial.checkpointed:
+        return False
+    # One that goes on as a copy of another trial has nothing that anybody would load.
+    exploits = trial.origin is not None and trial.origin_attempt == trial.attempt
+    return not exploits if trial.verdict == Verdict.PAUSE else wanted and not trial.verdict
 
 
 def _may_leave(turn: Turn, trial: Trial) -> bool:
@@ -138,7 +152,7 @@ def _is_news(trial: Trial, o: ob.Saved, sealed: ob.SealedStage) -> bool:
 def _returned(turn: Turn, o: ob.Returned) -> None:
     trial = _current(turn, o)
     if trial is not None:
-        _terminate(turn, trial, trial.why if trial.verdict == Verdict.STOP else "returned")
+        terminate(turn, trial, trial.why if trial.verdict == Verdict.STOP else "returned")
 
 
 def _stopped(turn: Turn, o: ob.Stopped) -> None:
@@ -150,20 +164,15 @@ def _stopped(turn: Turn, o: ob.Stopped) -> None:
 def _unwound(turn: Turn, trial: Trial, cause: str, detail: str) -> None:
     """The attempt is over without having failed: carry out the verdict it was given, or put it back in the queue."""
     if trial.verdict == Verdict.STOP:
-        _terminate(turn, trial, trial.why)
+        terminate(turn, trial, trial.why)
     elif turn.state.stopping:
-        _terminate(turn, trial, turn.state.stopping)
+        terminate(turn, trial, turn.state.stopping)
     elif trial.verdict == Verdict.PAUSE:
         turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt))
     else:
         turn.add(ev.AttemptInterrupted(turn.at, trial.n, trial.attempt, cause, detail))
-        _drop_obsolete(turn, trial)
+        drop_obsolete(turn, trial)
         hold_back(turn, trial)
-
-
-def _terminate(turn: Turn, trial: Trial, reason: str) -> None:
-    turn.add(ev.TrialTerminated(turn.at, trial.n, trial.attempt, reason))
-    _drop_obsolete(turn, trial)
 
 
 def _raised(turn: Turn, o: ob.Raised) -> None:
@@ -213,7 +222,7 @@ def _fail(turn: Turn, trial: Trial, cause: str, error: ev.ErrorFacts, *, retry: 
     else:
         turn.add(ev.TrialErrored(turn.at, n, attempt, cause, error))
         _fail_fast(turn, trial)
-    _drop_obsolete(turn, trial)
+    drop_obsolete(turn, trial)
 
 
 def _fail_fast(turn: Turn, trial: Trial) -> None:
@@ -281,9 +290,9 @@ def _commit_ended(turn: Turn, o: ob.CommitEnded) -> None:
     else:
         turn.add(ev.CheckpointCommitted(turn.at, o.n, o.index, o.digest, o.bytes))
         turn.state.session.full_disk.pop(o.n, None)
-        _drop_obsolete(turn, trial)
+        drop_obsolete(turn, trial)
         for n in turn.policies.rules.retention.crowded_out(turn.state):
-            _drop_obsolete(turn, turn.state.trials[n])
+            drop_obsolete(turn, turn.state.trials[n])
     _answer_owed(turn, trial)
     _unpark(turn.state, trial)
 
@@ -295,17 +304,10 @@ def _answer_owed(turn: Turn, trial: Trial) -> None:
         _answer(turn, trial, owed.pop(trial.n))
 
 
-def _drop_obsolete(turn: Turn, trial: Trial) -> None:
-    indexes = turn.policies.rules.retention.obsolete(turn.state, trial)
-    if indexes:
-        turn.add(ev.CheckpointsDropped(turn.at, trial.n, indexes))
-        turn.commands.extend(cmd.Delete(trial.n, index) for index in indexes)
-
-
 def _drop_what_was_forgotten(turn: Turn) -> None:
     """A crash may have kept the record of a commit and lost the one of what that made obsolete."""
     for trial in turn.state.trials:
-        _drop_obsolete(turn, trial)
+        drop_obsolete(turn, trial)
 
 
 def _unpark(state: State, trial: Trial) -> None:
@@ -344,6 +346,7 @@ def _delete_ended(turn: Turn, o: ob.DeleteEnded) -> None:
 
 def _proposed(turn: Turn, o: ob.Proposed) -> None:
     turn.state.session.asked = max(0, turn.state.session.asked - 1)
+    turn.state.session.search_waits = False
     if turn.state.stopping:
         return  # the experiment was stopped while the searcher was thinking; if it goes on, the searcher is asked again
     turn.add(
@@ -361,6 +364,10 @@ def _proposed(turn: Turn, o: ob.Proposed) -> None:
             o.asked_after,
         )
     )
+
+
+def _not_yet(turn: Turn, _: ob.NotYet) -> None:
+    turn.state.session.search_waits = True
 
 
 def _exhausted(turn: Turn, o: ob.Exhausted) -> None:
@@ -383,7 +390,7 @@ def _stop_all(turn: Turn, o: ob.StopAll) -> None:
 def _terminate_waiting(turn: Turn, reason: str) -> None:
     state = turn.state
     for n in [*state.pending, *state.session.parked, *state.paused]:
-        _terminate(turn, state.trials[n], reason)
+        terminate(turn, state.trials[n], reason)
 
 
 def interrupt(turn: Turn, reason: str) -> None:
@@ -417,6 +424,8 @@ def _grace_over(turn: Turn, _: ob.GraceOver) -> None:
 def _resumed(turn: Turn, o: ob.Resumed) -> None:
     """A driver opened an experiment that ran before: settle what the old driver left, then obey the user's choice."""
     state = turn.state
+    grant(turn)  # before anything is dropped that a wish refers to
+    state.session.asked = max(0, state.asks - len(state.trials))  # a searcher that learns still owes these
     for n in list(state.running):
         _unwound(turn, state.trials[n], ev.Cause.DRIVER_LOST, o.lost)
     state.session.held_until.clear()
@@ -454,7 +463,7 @@ def _requeue(turn: Turn, trials: list[Trial], action: str) -> None:
 
 def _restart(turn: Turn, trial: Trial) -> None:
     turn.add(ev.TrialRequeued(turn.at, trial.n, "restart"))
-    _drop_obsolete(turn, trial)
+    drop_obsolete(turn, trial)
 
 
 def _newest_first(state: State) -> None:
@@ -478,6 +487,7 @@ _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     ob.VerifyEnded: _verify_ended,
     ob.DeleteEnded: _delete_ended,
     ob.Proposed: _proposed,
+    ob.NotYet: _not_yet,
     ob.Exhausted: _exhausted,
     ob.StalledAttempt: _stalled,
     ob.CallbackRaised: _callback_raised,
@@ -492,5 +502,6 @@ def decide_all(turn: Turn, observations: Iterable[ob.Observation]) -> Turn:
     """Handle a batch of observations, then start what fits."""
     for observation in observations:
         decide(turn, observation)
+    grant(turn)
     schedule(turn)
     return turn

@@ -146,6 +146,24 @@ class TrialResumed(Event, frozen=True, tag="unpause"):
     n: int
 
 
+class TrialReconfigured(Event, frozen=True, tag="config"):
+    """The trial goes on with another config and, if ``donor`` is given, from that checkpoint. Its rows stay."""
+
+    n: int
+    config: dict[str, Any]
+    tag: str = ""  # how it is shown from now on
+    donor: tuple[int, int] | None = None  # (trial, checkpoint index)
+    parent: int = -1  # the trial that was copied, which may itself have begun with a checkpoint of ``donor``
+    params: tuple[str, ...] = ()  # paths in config that were chosen by now
+
+
+class TrialResized(Event, frozen=True, tag="resize"):
+    """The trial asks for other resources from its next attempt on."""
+
+    n: int
+    request: dict[str, float] | None
+
+
 class AttemptFailed(Event, frozen=True, tag="fail"):
     """Counted against ``max_failures``; the trial will be tried again."""
 
@@ -188,6 +206,16 @@ class BudgetRenewed(Event, frozen=True, tag="renew"):
     """The user resumed the experiment: every unfinished trial gets its retries back."""
 
 
+class SearchAsked(Event, frozen=True, tag="ask"):
+    """A searcher that learns was asked for configurations: all it will answer follows from what it was told before."""
+
+    count: int
+
+
+class StoodStill(Event, frozen=True, tag="still"):
+    """Nothing ran, nothing new could come, and the scheduler started none of the paused trials; it was told so."""
+
+
 class SearchEnded(Event, frozen=True, tag="nomore"):
     reason: str
 
@@ -220,12 +248,16 @@ AnyEvent = Union[
     CheckpointsDeleted,
     TrialPaused,
     TrialResumed,
+    TrialReconfigured,
+    TrialResized,
     AttemptFailed,
     AttemptInterrupted,
     TrialErrored,
     TrialTerminated,
     TrialRequeued,
     BudgetRenewed,
+    SearchAsked,
+    StoodStill,
     SearchEnded,
     SearchReopened,
     Noted,

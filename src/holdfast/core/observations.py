@@ -142,6 +142,10 @@ class Proposed(msgspec.Struct, frozen=True):
     asked_after: int = -1
 
 
+class NotYet(msgspec.Struct, frozen=True):
+    """The searcher has no configuration before it is told more about the trials that it knows."""
+
+
 class Exhausted(msgspec.Struct, frozen=True):
     """The searcher has no further configuration."""
 
@@ -197,6 +201,7 @@ EdgeObservation = Union[
     VerifyEnded,
     DeleteEnded,
     Proposed,
+    NotYet,
     Exhausted,
     StalledAttempt,
     CallbackRaised,

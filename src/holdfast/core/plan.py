@@ -6,13 +6,24 @@ from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, units
 from holdfast.core.turn import Turn
+from holdfast.core.wishes import grant
 
 
 def schedule(turn: Turn) -> None:
     """Start what fits, and ask the searcher for more when the queue runs low."""
-    state, session = turn.state, turn.state.session
-    if session.draining:
+    if turn.state.session.draining:
         return
+    _start_chosen(turn)
+    if _stands_still(turn):
+        turn.add(ev.StoodStill(turn.at))
+        grant(turn)
+        if not _start_chosen(turn):
+            _resume_oldest(turn)
+    _ask(turn)
+
+
+def _start_chosen(turn: Turn) -> bool:
+    state, started = turn.state, False
     while _has_room(turn):
         n = turn.policies.scheduler.choose(state, lambda n: _fits(turn, n))
         if n is None:
@@ -20,10 +31,37 @@ def schedule(turn: Turn) -> None:
         if state.trials[n].status == Status.PAUSED:
             turn.add(ev.TrialResumed(turn.at, n))
         _start(turn, state.trials[n])
-    if not state.search_ended and not session.asked:
-        session.asked = _room_for_new(turn)
-        if session.asked:
-            turn.commands.append(cmd.Propose(session.asked))
+        started = True
+    return started
+
+
+def _stands_still(turn: Turn) -> bool:
+    """No event would ever come again: everything that is left is paused, and the scheduler starts none of it."""
+    state, session = turn.state, turn.state.session
+    if not state.paused or state.running or state.pending or session.parked or state.staged or session.awaited:
+        return False
+    no_more = state.search_ended or (session.asked and session.search_waits)
+    return bool(no_more) and _has_room(turn) and any(_fits(turn, n) for n in state.paused)
+
+
+def _resume_oldest(turn: Turn) -> None:
+    """Whatever a scheduler waits for cannot happen, so that one trial must go on."""
+    n = next((n for n in turn.state.paused if _fits(turn, n)), None)
+    if n is not None:
+        turn.add(ev.TrialResumed(turn.at, n))
+        _start(turn, turn.state.trials[n])
+
+
+def _ask(turn: Turn) -> None:
+    state, session = turn.state, turn.state.session
+    if state.search_ended or session.asked:
+        return
+    session.asked = _room_for_new(turn)
+    if not session.asked:
+        return
+    if turn.policies.rules.searcher_learns:
+        turn.add(ev.SearchAsked(turn.at, session.asked))
+    turn.commands.append(cmd.Propose(session.asked))
 
 
 def _has_room(turn: Turn) -> bool:
@@ -55,18 +93,14 @@ def _fits(turn: Turn, n: int) -> bool:
     )
 
 
-def _source_of(trial: Trial) -> tuple[int, int] | None:
-    record = trial.latest()
-    return None if record is None else (trial.n, record.index)
-
-
 def _start(turn: Turn, trial: Trial) -> None:
     """Give the trial to the engine, after its checkpoint has been committed and verified."""
     session = turn.state.session
     if trial.staging:
         _park(turn.state, trial)
         return
-    source = _source_of(trial)
+    point = turn.state.start_point(trial)
+    source, rows = (None, 0) if point is None else point
     if source is None and any(record.digest for record in _lost(trial)):
         _all_damaged(turn, trial)
         return
@@ -75,11 +109,8 @@ def _start(turn: Turn, trial: Trial) -> None:
         session.awaited.setdefault(source, set()).add(trial.n)
         turn.commands.append(cmd.Verify(*source))
         return
-    rows = 0
     if source is not None:
         session.verified.discard(source)  # once per start: bytes can rot while a trial runs
-        record = trial.find(source[1])
-        rows = record.row if record is not None else 0
     elif any(record.attempt == trial.attempt for record in _lost(trial)):
         _note_nothing_saved(turn, trial)
     session.storage_trouble.pop(trial.n, None)

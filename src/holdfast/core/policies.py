@@ -7,11 +7,12 @@ same things again, or from a snapshot of its state.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol, Union
 
 import msgspec
 
+from holdfast.core.events import AnyEvent
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Trial
 
@@ -24,15 +25,59 @@ class Verdict:
     PAUSE = "pause"
 
 
-class Scheduler(Protocol):
-    """Judges running trials and picks which waiting trial runs next."""
+class Stop(msgspec.Struct, frozen=True):
+    """End a trial that waits."""
 
-    def judge(self, state: State, trial: Trial, result: Mapping[str, Any]) -> tuple[str, str]:
-        """A verdict on the report just accepted, and a few words why."""
+    n: int
+    why: str
+
+
+class Reconfigure(msgspec.Struct, frozen=True):
+    """Let a trial that waits, or was told to pause, go on with another config; with ``donor``, as a copy of another."""
+
+    n: int
+    config: dict[str, Any]
+    tag: str = ""
+    donor: tuple[int, int] | None = None  # the committed checkpoint that ``parent`` would start from
+    parent: int = -1
+    params: tuple[str, ...] = ()
+
+
+class Resize(msgspec.Struct, frozen=True):
+    """Give a trial other resources when it next starts."""
+
+    n: int
+    request: dict[str, float] | None
+
+
+Wish = Union[Stop, Reconfigure, Resize]
+
+
+class Scheduler(Protocol):
+    """Judges running trials, picks which waiting trial runs next, and wishes for changes of others.
+
+    What the core may rely on after a crash: a scheduler that was told the same events in the same order, and asked to
+    judge the same reports between them, gives the same answers and has the same wishes.
+    """
+
+    def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
+        """A verdict on a report that is about to be accepted, and a few words why. Once per step of a trial."""
+        ...
+
+    def tell(self, state: State, event: AnyEvent) -> None:
+        """``event`` has become a fact."""
+        ...
+
+    def wishes(self, state: State) -> Iterable[Wish]:
+        """What should become of other trials. A wish stands until an event has fulfilled it."""
+        ...
+
+    def wants_save(self, n: int) -> bool:
+        """Must the trial save before it goes on? Asked once per answer."""
         ...
 
     def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
-        """The number of the PENDING or PAUSED trial to start now, or None to wait."""
+        """The number of the PENDING or PAUSED trial to start now, or None to wait. Asking must not change anything."""
         ...
 
 
@@ -53,6 +98,7 @@ class Rules(msgspec.Struct, frozen=True):
     is_class: bool = False
     max_concurrent: int = 0  # 0: no limit but resources
     lookahead: int = 16  # trials created before there is room for them
+    searcher_learns: bool = False  # when it is asked is part of history, and it may not know what to answer yet
     required_metrics: tuple[tuple[str, str], ...] = ()  # (metric, who needs it)
     free_load_failures: int = 0  # TUNE_RESTORE_RETRY_NUM
     count_preemption: bool = False
@@ -70,6 +116,10 @@ class Rules(msgspec.Struct, frozen=True):
         return text
 
 
+def ignore(state: State, event: AnyEvent) -> None:
+    """For those who need not be told anything."""
+
+
 class Policies(msgspec.Struct):
     """Everything that decisions are asked of."""
 
@@ -78,3 +128,5 @@ class Policies(msgspec.Struct):
     stop: StopRule
     result: Callable[[State, Trial, Mapping[str, Any], float, float, int], dict[str, Any]]
     """(state, trial, metrics, dt, at, worker) -> the full result with the auto-filled keys, before it is applied."""
+    tell_searcher: Callable[[State, AnyEvent], None] = ignore
+    """A searcher that learns hears each event right after it has become a fact."""

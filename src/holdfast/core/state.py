@@ -120,6 +120,17 @@ class Trial(msgspec.Struct, array_like=True):
     floor: int = 0  # checkpoints below this index belong to a life that the user ended by "restart"
     where: WorkerFacts | None = None  # of ``worker``, for it may be gone long before the trial's result is read
 
+    # a step is judged once, however often it is repeated after a crash
+    judged: int = 0  # rows that the scheduler and the searcher have heard of
+    again: bool = False  # the last row was one of those
+
+    # another trial's checkpoint that this one began with when it was last told to exploit
+    origin: tuple[int, int] | None = None
+    origin_row: int = 0  # its rows then
+    origin_attempt: int = 0  # its checkpoints of later attempts only belong to this life
+    origin_held: bool = False  # it has saved nothing since, so that checkpoint must stay
+    shown_tag: str = ""
+
     @property
     def final(self) -> bool:
         return self.status in Status.FINAL
@@ -141,6 +152,11 @@ class Trial(msgspec.Struct, array_like=True):
             if record.stored == Stored.COMMITTED and record.index >= self.floor:
                 return record
         return None
+
+    def own_latest(self) -> CheckpointRecord | None:
+        """The newest checkpoint since the trial last began with another's."""
+        record = self.latest()
+        return record if record is not None and record.attempt > self.origin_attempt else None
 
     @property
     def staging(self) -> bool:
@@ -168,6 +184,7 @@ class Session:
         self.awaited: dict[tuple[int, int], set[int]] = {}  # checkpoints under verification, and who waits for each
         self.verified: set[tuple[int, int]] = set()
         self.asked: int = 0  # configurations that the searcher owes us
+        self.search_waits: bool = False  # and it owes them until it is told more
         self.draining: str = ""  # this driver ends; why
         self.grace_over: bool = False  # and it has waited long enough
         self.owed: dict[int, int] = {}  # trials whose report is not answered yet, and its ordinal
@@ -189,7 +206,7 @@ class State:
         self.running: dict[int, None] = {}
         self.staged: dict[tuple[int, int], None] = {}
         self.dropping: dict[tuple[int, int], None] = {}
-        self.holds: dict[tuple[int, int], int] = {}  # checkpoints that other trials start from
+        self.holds: dict[tuple[int, int], int] = {}  # checkpoints that other trials begin with, and how many do
         self.overall: list[tuple[float, int, int]] = []  # best k of the experiment: (goodness, n, index)
         self.workers: dict[int, WorkerFacts] = {}
         self.unseen: dict[int, WorkerFacts] = {}  # those of them from which no trial has its last row
@@ -198,6 +215,7 @@ class State:
         self.search_ended: str = ""
         self.stopping: str = ""  # a stop rule ended the experiment; why
         self.mark: list[int] | None = None
+        self.asks: int = 0  # configurations that a searcher which learns was asked for
         self.errors: int = 0
         self.total_failures: int = 0
         self.reports: int = 0
@@ -207,11 +225,23 @@ class State:
         self.last_at: float = 0.0
         self.lived_s: float = 0.0  # by drivers before this epoch
         self.stopped: str = ""  # why the last driver left in order, "" if it did not (yet)
+        self.came_from: str = ""  # status, before the last event, of the trial that it was about
         self.touched: set[int] = set()  # trials changed since the last snapshot
         self.session = Session()
 
     def trial(self, n: int) -> Trial | None:
         return self.trials[n] if 0 <= n < len(self.trials) else None
+
+    def start_point(self, trial: Trial) -> tuple[tuple[int, int], int] | None:
+        """The checkpoint that a new attempt of ``trial`` starts from, and how many of its rows survive."""
+        own = trial.own_latest()
+        if own is None and trial.origin is not None:
+            donor, index = trial.origin
+            record = self.trials[donor].find(index)
+            if record is not None and record.stored == Stored.COMMITTED:
+                return trial.origin, trial.origin_row
+        own = own or trial.latest()
+        return None if own is None else ((trial.n, own.index), own.row)
 
     def unfinished(self) -> Iterator[Trial]:
         """Trials that are neither TERMINATED nor ERROR, in order of creation (a scan: for opening and ending only)."""

@@ -29,6 +29,11 @@ TRANSITIONS: dict[tuple[str, type[ev.Event]], str] = {
     (R, ev.AttemptInterrupted): P,
     (R, ev.TrialErrored): E,
     (Z, ev.TrialResumed): P,
+    (P, ev.TrialReconfigured): P,
+    (R, ev.TrialReconfigured): R,
+    (Z, ev.TrialReconfigured): Z,
+    (P, ev.TrialResized): P,
+    (Z, ev.TrialResized): Z,
     (Z, ev.TrialTerminated): T,
     (Z, ev.TrialErrored): E,
     (Z, ev.TrialRequeued): P,
@@ -59,6 +64,7 @@ def apply(state: State, event: ev.AnyEvent, retention: Retention) -> None:
 def _move(state: State, trial: Trial, event: Any) -> None:
     old, new = trial.status, next_status(trial, event)
     state.touched.add(trial.n)
+    state.came_from = old
     if old == new:
         return
     _leave(state, trial, old)
@@ -160,14 +166,11 @@ def _trial_created(state: State, event: ev.TrialCreated, _: Retention) -> None:
 def _trial_started(state: State, event: ev.TrialStarted, _: Retention) -> None:
     trial = state.trials[event.n]
     _move(state, trial, event)
-    _release_source(state, trial)
     trial.attempt = event.attempt
     trial.attempt_at = event.at
     trial.started_at = trial.started_at or event.at
     trial.ordinal = 0
     trial.source = event.source
-    if event.source is not None and event.source[0] != trial.n:
-        state.holds[event.source] = state.holds.get(event.source, 0) + 1
     _rewind(state, trial, event)
 
 
@@ -190,13 +193,20 @@ def _rewind(state: State, trial: Trial, event: ev.TrialStarted) -> None:
     trial.base_time, trial.base_timesteps = trial.time_total, trial.timesteps_total
 
 
-def _release_source(state: State, trial: Trial) -> None:
-    source = trial.source
-    if source is None or source[0] == trial.n or source not in state.holds:
+def _hold_origin(state: State, trial: Trial, origin: tuple[int, int]) -> None:
+    trial.origin, trial.origin_row, trial.origin_attempt, trial.origin_held = origin, trial.rows, trial.attempt, True
+    state.holds[origin] = state.holds.get(origin, 0) + 1
+
+
+def _release_origin(state: State, trial: Trial) -> None:
+    """The checkpoint of another trial is not needed any more: that trial's own rules say when it goes."""
+    origin = trial.origin
+    if origin is None or not trial.origin_held:
         return
-    state.holds[source] -= 1
-    if not state.holds[source]:
-        del state.holds[source]
+    trial.origin_held = False
+    state.holds[origin] -= 1
+    if not state.holds[origin]:
+        del state.holds[origin]
 
 
 def _reported(state: State, event: ev.Reported, _: Retention) -> None:
@@ -205,6 +215,9 @@ def _reported(state: State, event: ev.Reported, _: Retention) -> None:
     metrics = event.metrics
     trial.rows += 1
     trial.ordinal += 1
+    trial.again = trial.rows <= trial.judged
+    if not trial.again:
+        trial.judged = trial.rows
     iteration = metrics.get("training_iteration")
     trial.iteration = iteration if isinstance(iteration, int) else trial.iteration + 1
     trial.time_total += event.dt
@@ -267,8 +280,8 @@ def _checkpoint_committed(state: State, event: ev.CheckpointCommitted, retention
     record.stored, record.digest, record.bytes = Stored.COMMITTED, event.digest, event.bytes
     trial.uncommitted -= 1
     del state.staged[event.n, event.index]
-    if trial.source is not None and trial.source[0] != trial.n and record.attempt == trial.attempt:
-        _release_source(state, trial)
+    if record.attempt > trial.origin_attempt:
+        _release_origin(state, trial)
     retention.register(state, trial, record)
     state.touched.add(event.n)
 
@@ -318,6 +331,24 @@ def _trial_resumed(state: State, event: ev.TrialResumed, _: Retention) -> None:
     _move(state, state.trials[event.n], event)
 
 
+def _trial_reconfigured(state: State, event: ev.TrialReconfigured, _: Retention) -> None:
+    trial = state.trials[event.n]
+    _move(state, trial, event)
+    if event.donor is not None:
+        _release_origin(state, trial)
+        _hold_origin(state, trial, event.donor)
+    trial.config = event.config
+    trial.params = event.params or trial.params
+    trial.shown_tag = event.tag or trial.shown_tag
+
+
+def _trial_resized(state: State, event: ev.TrialResized, _: Retention) -> None:
+    trial = state.trials[event.n]
+    _move(state, trial, event)
+    trial.request = event.request
+    state.uniform = False
+
+
 def _attempt_failed(state: State, event: ev.AttemptFailed, _: Retention) -> None:
     trial = state.trials[event.n]
     _move(state, trial, event)
@@ -346,7 +377,6 @@ def _trial_errored(state: State, event: ev.TrialErrored, _: Retention) -> None:
     if event.cause in ev.Cause.COUNTED:
         trial.failures += 1
     _remember_failure(state, trial, event)
-    _release_source(state, trial)
     trial.ended_at = event.at
     trial.verdict = trial.why = ""
 
@@ -354,7 +384,7 @@ def _trial_errored(state: State, event: ev.TrialErrored, _: Retention) -> None:
 def _trial_terminated(state: State, event: ev.TrialTerminated, _: Retention) -> None:
     trial = state.trials[event.n]
     _move(state, trial, event)
-    _release_source(state, trial)
+    _release_origin(state, trial)
     trial.reason, trial.ended_at = event.reason, event.at
     trial.verdict = trial.why = ""
 
@@ -368,9 +398,9 @@ def _trial_requeued(state: State, event: ev.TrialRequeued, retention: Retention)
     trial.error, trial.cause, trial.reason = None, "", ""
     if event.mode == "restart":
         # Earlier attempts stay in the journal. Their checkpoints are dropped by events of their own.
-        _release_source(state, trial)
-        trial.source = None
-        trial.rows = trial.iteration = 0
+        _release_origin(state, trial)
+        trial.source = trial.origin = None
+        trial.rows = trial.iteration = trial.judged = 0
         trial.metrics = None
         trial.floor = trial.next_index
         for record in trial.committed():
@@ -390,6 +420,14 @@ def _budget_renewed(state: State, _event: ev.BudgetRenewed, _: Retention) -> Non
         if trial.failures:
             trial.failures = 0
             state.touched.add(trial.n)
+
+
+def _search_asked(state: State, event: ev.SearchAsked, _: Retention) -> None:
+    state.asks += event.count
+
+
+def _stood_still(state: State, event: ev.StoodStill, _: Retention) -> None:
+    pass
 
 
 def _search_ended(state: State, event: ev.SearchEnded, _: Retention) -> None:
@@ -423,12 +461,16 @@ _APPLY: dict[type, Callable[[State, Any, Retention], None]] = {
     ev.CheckpointsDeleted: _checkpoints_deleted,
     ev.TrialPaused: _trial_paused,
     ev.TrialResumed: _trial_resumed,
+    ev.TrialReconfigured: _trial_reconfigured,
+    ev.TrialResized: _trial_resized,
     ev.AttemptFailed: _attempt_failed,
     ev.AttemptInterrupted: _attempt_interrupted,
     ev.TrialErrored: _trial_errored,
     ev.TrialTerminated: _trial_terminated,
     ev.TrialRequeued: _trial_requeued,
     ev.BudgetRenewed: _budget_renewed,
+    ev.SearchAsked: _search_asked,
+    ev.StoodStill: _stood_still,
     ev.SearchEnded: _search_ended,
     ev.SearchReopened: _search_reopened,
     ev.Noted: _noted,

@@ -30,5 +30,7 @@ class Turn:
         """Make ``event`` a fact."""
         apply(self.state, event, self.policies.rules.retention)
         self.events.append(event)
+        self.policies.scheduler.tell(self.state, event)
+        self.policies.tell_searcher(self.state, event)
         if self.watch is not None:
             self.watch(event)

@@ -143,7 +143,7 @@ class History:
             "timestamp": record.metrics.get("timestamp", int(record.at)),
             "trial_id": trial.id,
             "config": self.config(trial),
-            "experiment_tag": trial.tag,
+            "experiment_tag": trial.shown_tag or trial.tag,
         }
         if record.timesteps_total:
             known["timesteps_total"] = record.timesteps_total

@@ -2,18 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from holdfast.core.policies import Verdict
+from holdfast.core.events import AnyEvent
+from holdfast.core.policies import Verdict, Wish
 from holdfast.core.state import State, Trial
+from holdfast.schedulers.base import TrialScheduler
 
 
-class FIFOScheduler:
-    """Starts trials in the order in which they were created and never ends one early."""
+class FIFOScheduler(TrialScheduler):
+    """Starts trials in the order in which they were created and never ends one early.
 
-    def judge(self, state: State, trial: Trial, result: Mapping[str, Any]) -> tuple[str, str]:
+    A good base for your own scheduler: override ``on_trial_result``.
+    """
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Nothing to remember; what derives from it and has a memory is told everything again."""
+        return {} if type(self) is FIFOScheduler else None
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        pass
+
+
+class FirstInFirstOut:
+    """The same as the core asks it: without views, because a default must cost nothing."""
+
+    def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
         return Verdict.CONTINUE, ""
+
+    def tell(self, state: State, event: AnyEvent) -> None:
+        pass
+
+    def wishes(self, state: State) -> Iterable[Wish]:
+        return ()
+
+    def wants_save(self, n: int) -> bool:
+        return False
 
     def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
         held = state.session.held_until

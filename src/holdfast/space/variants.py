@@ -37,8 +37,8 @@ class Variant(msgspec.Struct, frozen=True):
     evaluated: dict[str, Any]
     """The values that the search chose, by path; a chosen dict is listed by its leaves."""
 
-    mark: Mark
-    """Pass it to ``next`` to get the variant after this one."""
+    mark: Mark | None
+    """Pass it to ``next`` to get the variant after this one; None if it does not come from a plan."""
 
     raw: tuple[str, ...] = ()
     """Paths of values in ``config`` that a function returned and that are not plain data."""

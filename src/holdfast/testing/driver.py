@@ -11,35 +11,40 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.callbacks.rows import ResultBuilder
+from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.controller.hooks import NoHooks
 from holdfast.controller.keeping import KeeperEdge
 from holdfast.controller.loop import Controller, Edges
-from holdfast.controller.proposing import VariantProposer
-from holdfast.controller.replay import open_with_memory
+from holdfast.controller.proposing import Describer, VariantProposer
+from holdfast.controller.replay import Memory, StopRuleMemory, open_with_memory, stored_memories
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import Root
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.watches import Watches
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
-from holdfast.core.policies import Policies, Rules
+from holdfast.core.policies import Policies, Rules, Scheduler
 from holdfast.core.state import State
 from holdfast.errors import StorageError
 from holdfast.journal.epoch import Claim, claim_epoch
 from holdfast.journal.snapshot import SnapshotStore
-from holdfast.schedulers import FIFOScheduler
+from holdfast.schedulers.desk import SchedulerDesk
+from holdfast.schedulers.fifo import FirstInFirstOut
+from holdfast.space.rng import Rng
 from holdfast.stopper import DictStopper, NoopStopper, Stopper
 from holdfast.testing.disk import DiskView, Killed
 from holdfast.testing.engine import FakeEngine
 from holdfast.testing.hosts import ROOT, SimJournal, SlowProposer, StoreHost, WorkersHost, World
 from holdfast.testing.policies import GoodRowsStopper, PausingScheduler, StoredGoodRowsStopper
 from holdfast.testing.process import DriverProcess
+from holdfast.testing.roster import ROSTER
 from holdfast.testing.scenario import Scenario
 from holdfast.testing.store import StoreWorkers
 from holdfast.testing.timeline import FakeClock
 from holdfast.trainable.messages import Run, Setup
 
 UNWIND_GRACE_S = 20.0
+SCHEDULER_STREAM = 77
 LEAVE_SYNCS = 20
 PATIENCE_S = 1.0  # the loop looks at its clock several times a second
 
@@ -85,6 +90,16 @@ def make_stopper(scenario: Scenario) -> Stopper:
     return NoopStopper()
 
 
+def make_desk(scenario: Scenario, results: ResultBuilder) -> SchedulerDesk | None:
+    """The story's scheduler, as a user would choose it; None for none that remembers anything."""
+    if not scenario.scheduler:
+        return None
+    scheduler = ROSTER[scenario.scheduler](Rng([scenario.seed, SCHEDULER_STREAM]))
+    scheduler.set_search_properties(None, None, seed=scenario.seed)
+    scheduler.check_ready()
+    return SchedulerDesk(scheduler, ExperimentInfo(root=Path(ROOT), name="story", trainable_name="story"), results)
+
+
 class SimDriver:
     """One driver, advanced a piece at a time.
 
@@ -113,6 +128,16 @@ class SimDriver:
         self._snapshots: Snapshotter | None = None
         self._stop = UserStopRule(make_stopper(world.scenario), world.scenario.time_budget_s)
         self._results = ResultBuilder()
+        self._memories: list[Memory] = []
+        if self._stop.has_memory:
+            self._memories.append(StopRuleMemory(self._stop, self._results))
+        self._scheduler: Scheduler = FirstInFirstOut()
+        desk = make_desk(world.scenario, self._results)
+        if desk is not None:
+            self._scheduler = desk
+            self._memories.append(desk)
+        elif world.scenario.pause_at:
+            self._scheduler = PausingScheduler(world.scenario.pause_at)
 
     def advance(self) -> None:
         """Do the next piece: claim, open the journal, open the experiment, or one turn of the loop."""
@@ -158,7 +183,7 @@ class SimDriver:
         world, scenario = self.world, self.world.scenario
         assert self._store is not None
         root = Root(ROOT)
-        opened = open_with_memory(root, scenario.retention, self._store, self._stop, self._results, disk=self._disk)
+        opened = open_with_memory(root, scenario.retention, self._store, self._memories, disk=self._disk)
         state, self.snapshot_seq = opened.state, opened.snapshot_seq
         clock = FakeClock(world.timeline, state.last_at, lambda: self.process.dead)
         store_host = StoreHost(world, self.process)
@@ -175,7 +200,9 @@ class SimDriver:
         edges = Edges(engine, journal, keeper, self._proposer(state), clock, partial(self._run_message, state))
         hooks = SimHooks(state, self._stop, self.process, world)
         watches = Watches(self._stop, stall_timeout_s=scenario.stall_timeout_s, grace_s=scenario.grace_s)
-        self._snapshots = Snapshotter(state, self._store, clock, journal, policies=self._policy_memory)
+        self._snapshots = Snapshotter(
+            state, self._store, clock, journal, policies=partial(stored_memories, self._memories)
+        )
         controller = Controller(state, self._policies(), edges, hooks, watches)
         self._begin(controller, claim)
         self.controller = controller
@@ -220,24 +247,19 @@ class SimDriver:
             unwind_grace_s=UNWIND_GRACE_S,
             roots=(ROOT,),
         )
-        scheduler = PausingScheduler(scenario.pause_at) if scenario.pause_at else FIFOScheduler()
-        return Policies(rules, scheduler, self._stop, self._results)
-
-    def _policy_memory(self) -> dict[str, bytes]:
-        memory = self._stop.get_state()
-        return {} if memory is None else {"stop": memory}
+        return Policies(rules, self._scheduler, self._stop, self._results)
 
     def _proposer(self, state: State) -> SlowProposer:
         world, scenario = self.world, self.world.scenario
         wide = {"CPU": min(2.0, scenario.cpus)}
-        proposer = VariantProposer(
-            scenario.plan(),
+        describe = Describer(
             state,
             prefix="5eed5",
             request_of=lambda config: wide if scenario.wide_trials and config["width"] == 32 else None,
             keep_value=lambda proposal: proposal.config,
             names=lambda n, identity, tag, config: ("", ""),
         )
+        proposer = VariantProposer(scenario.plan(), state, describe)
         slow = world.chaos.strikes("slow_searches", 0.5)
         delay_s = world.chaos.rng.uniform(0.1, 5.0) if slow else 0.0
         return SlowProposer(proposer, self.process, world.timeline, delay_s)

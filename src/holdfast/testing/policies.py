@@ -6,12 +6,12 @@ told a row of an abandoned attempt, is seen at once (I5).
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.core.policies import Verdict
 from holdfast.core.state import State, Trial
-from holdfast.schedulers import FIFOScheduler
+from holdfast.schedulers.fifo import FirstInFirstOut
 from holdfast.stopper import Stopper
 
 GOOD_SCORE = 0.0
@@ -60,7 +60,7 @@ class StoredGoodRowsStopper(GoodRowsStopper):
         self._rows = {trial: dict(rows) for trial, rows in state.items()}
 
 
-class PausingScheduler(FIFOScheduler):
+class PausingScheduler(FirstInFirstOut):
     """Pauses the first attempts of each trial at an iteration.
 
     Args:
@@ -70,7 +70,7 @@ class PausingScheduler(FIFOScheduler):
     def __init__(self, iteration: int) -> None:
         self._iteration = iteration
 
-    def judge(self, state: State, trial: Trial, result: Mapping[str, Any]) -> tuple[str, str]:
+    def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
         if trial.iteration + 1 == self._iteration and trial.attempt <= PAUSES:
             return Verdict.PAUSE, "a pause"
         return Verdict.CONTINUE, ""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
 from holdfast.core.retention import Retention
@@ -16,8 +16,11 @@ from holdfast.space import choice, uniform
 from holdfast.space.rng import Rng
 from holdfast.space.variants import VariantPlan
 from holdfast.testing.programs import Training
+from holdfast.testing.roster import ROSTER
 
 T = TypeVar("T")
+SCHEDULED = 0.4
+"""Share of the stories that have a scheduler from the roster."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +93,7 @@ class Scenario:
     restart: tuple[str, str, str]  # what the second driver does with finished, unfinished and errored trials
     snapshot_chance: float
     save_chance: float  # a callback asks for a checkpoint after a report
+    scheduler: str = ""  # of the roster; "": none
 
     def training(self, n: int) -> Training:
         """How trial ``n`` trains."""
@@ -124,7 +128,7 @@ def draw_scenario(seed: int, rng: Rng) -> Scenario:
         score_order=pick(rng, ("max", "min")),
         num_to_keep_overall=pick(rng, (None, None, None, 1, 2, 4)),
     )
-    return Scenario(
+    scenario = Scenario(
         seed=seed,
         samples=rng.integers(1, 7),
         steps=tuple(rng.integers(1, 13) for _ in range(3)),
@@ -149,6 +153,9 @@ def draw_scenario(seed: int, rng: Rng) -> Scenario:
         snapshot_chance=pick(rng, (0.0, 0.05, 0.2)),
         save_chance=pick(rng, (0.0, 0.0, 0.2)),
     )
+    if rng.random() < SCHEDULED:
+        scenario = replace(scenario, scheduler=pick(rng, sorted(ROSTER)), pause_at=0)
+    return scenario
 
 
 def _draw_scores(rng: Rng) -> tuple[float | None, ...]:

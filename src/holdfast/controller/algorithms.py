@@ -1,0 +1,156 @@
+"""The experiment's scheduler and searcher: checked when it is created, and made ready for one driver's life."""
+
+from __future__ import annotations
+
+import pickle
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from holdfast.callbacks.rows import ResultBuilder
+from holdfast.callbacks.trial_view import ExperimentInfo
+from holdfast.config import TuneConfig
+from holdfast.controller.replay import Memory
+from holdfast.controller.searching import LearningProposer
+from holdfast.core.policies import Scheduler
+from holdfast.errors import InvalidInputError
+from holdfast.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
+from holdfast.schedulers.desk import SchedulerDesk
+from holdfast.schedulers.fifo import FirstInFirstOut
+from holdfast.search import BasicVariantGenerator, Searcher, create_searcher
+from holdfast.search.desk import Script, SearcherDesk
+from holdfast.search.searcher import hears_results
+from holdfast.search.spaces import Filler, has_domains
+
+LEARNERS_LOOKAHEAD = 1
+"""A suggestion that is made long before it is needed knows less than one that is made in time."""
+
+
+def check_algorithms(config: TuneConfig, space: Mapping[str, Any], seed: int) -> None:
+    """Refuse what cannot work, before anything is written.
+
+    Raises:
+        InvalidInputError: It is no scheduler or searcher, or metric, mode or space do not go together.
+    """
+    scheduler = make_scheduler(config, seed)
+    searcher = make_searcher(config, space, seed)
+    if searcher is not None and not getattr(scheduler, "works_with_searchers", True):
+        raise InvalidInputError(
+            f"Search algorithms cannot be used with {type(scheduler).__name__} schedulers: it chooses new "
+            "configurations by itself. Leave search_alg out, or choose another scheduler."
+        )
+
+
+def make_scheduler(config: TuneConfig, seed: int) -> TrialScheduler:
+    """The scheduler for one driver's life: it knows nothing yet, and is nobody else's."""
+    given = config.scheduler
+    if isinstance(given, str):
+        given = create_scheduler(given)
+    if given is None:
+        return FIFOScheduler()
+    if not isinstance(given, TrialScheduler):
+        raise InvalidInputError(
+            f"TuneConfig.scheduler={config.scheduler!r} is not a scheduler. Give one of tune.schedulers, its name, or "
+            "an object of a class derived from tune.schedulers.TrialScheduler."
+        )
+    scheduler: TrialScheduler = _copied(given)
+    if not scheduler.set_search_properties(config.metric, config.mode, seed=seed):
+        raise InvalidInputError(
+            f"TuneConfig has metric={config.metric!r} and mode={config.mode!r}, but {type(scheduler).__name__} was "
+            f"already instantiated with metric={scheduler.metric!r} and mode={scheduler.mode!r}. Give them in one "
+            "place."
+        )
+    scheduler.check_ready()
+    return scheduler
+
+
+def make_searcher(config: TuneConfig, space: Mapping[str, Any], seed: int) -> Searcher | None:
+    """The searcher for one driver's life; None if the default one is used, which need not learn."""
+    given = config.search_alg
+    if isinstance(given, str):
+        given = create_searcher(given)
+    if given is None or isinstance(given, BasicVariantGenerator):
+        return None
+    if not isinstance(given, Searcher):
+        raise InvalidInputError(
+            f"TuneConfig.search_alg={config.search_alg!r} is not a searcher. Give one of tune.search, its name, or an "
+            "object of a class derived from tune.search.Searcher."
+        )
+    searcher: Searcher = _copied(given)
+    name = type(searcher).__name__
+    taken = searcher.set_search_properties(
+        config.metric, config.mode, dict(space), seed=seed, num_samples=config.num_samples
+    )
+    if not taken and has_domains(space):
+        raise InvalidInputError(
+            f"param_space has something to search, but {name} does not take it: it was already instantiated with a "
+            "search space, a metric or a mode of its own, or cannot be given one. Put everything in one place."
+        )
+    return searcher
+
+
+class Algorithms:
+    """A scheduler and perhaps a searcher, with their memories.
+
+    Args:
+        config: The user's choice.
+        space: The search space, its objects replaced by markers.
+        seed: The experiment's.
+        info: The experiment.
+        results: Makes full results.
+        name: Trial number -> trial id.
+    """
+
+    def __init__(
+        self,
+        config: TuneConfig,
+        space: Mapping[str, Any],
+        seed: int,
+        info: ExperimentInfo,
+        results: ResultBuilder,
+        name: Callable[[int], str],
+    ) -> None:
+        self.memories: list[Memory] = []
+        """Those that must be told the past when the experiment is opened again."""
+
+        self.scheduler: Scheduler = FirstInFirstOut()
+        """What the core asks."""
+
+        self.search: LearningProposer | None = None
+        """The searcher's edge; None if configurations do not depend on results."""
+
+        self.chosen = make_scheduler(config, seed)
+        if type(self.chosen) is not FIFOScheduler:
+            desk = SchedulerDesk(self.chosen, info, results)
+            self.scheduler = desk
+            self.memories.append(desk)
+        searcher = make_searcher(config, space, seed)
+        if searcher is not None:
+            limit = None if config.num_samples == -1 else config.num_samples
+            script = Script(results.last, with_results=hears_results(searcher))
+            filler = Filler(space, type(searcher).__name__)
+            self.search = LearningProposer(SearcherDesk(searcher, name, limit), script, filler)
+            self.memories.append(self.search)
+        self._searcher = searcher
+
+    @property
+    def lookahead(self) -> int | None:
+        """How many trials to create before there is room for them; None if that does not matter."""
+        if self._searcher is None:
+            return None
+        return int(getattr(self._searcher, "max_concurrent", 0) or LEARNERS_LOOKAHEAD)
+
+    @property
+    def needed_metrics(self) -> tuple[tuple[str, str], ...]:
+        """Metrics that reports must have, and who needs them."""
+        needed = []
+        for who in (self.chosen, self._searcher):
+            names = getattr(who, "metric", None) or ()
+            needed += [(name, type(who).__name__) for name in ([names] if isinstance(names, str) else names)]
+        return tuple(needed)
+
+
+def _copied(value: Any) -> Any:
+    """An independent copy of one of the user's objects; anything that can be stored can be copied this way."""
+    import cloudpickle
+
+    return pickle.loads(cloudpickle.dumps(value))

@@ -1,0 +1,210 @@
+"""The edge of a searcher that learns: a thread of its own asks and tells it, so that the loop never waits for it.
+
+Everything reaches the searcher through one queue, in the order of the journal. What it has been told since its memory
+was last stored is stored beside it, so that a restart tells it the rest and nothing twice.
+"""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections import deque
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from holdfast.controller.proposing import Describer
+from holdfast.core import events as ev
+from holdfast.core import observations as ob
+from holdfast.core.state import State
+from holdfast.errors import StorageFullError
+from holdfast.search.desk import Answer, Ended, Item, NotNow, Script, SearcherDesk, Suggested
+from holdfast.search.searcher import can_snapshot, warn_not_deterministic
+from holdfast.search.spaces import Filler
+from holdfast.space.tree import SCALARS, flatten_dict
+from holdfast.space.variants import Variant
+
+CLOSE_S = 1.0  # a searcher that thinks longer is left alone: its thread does not keep the process alive
+
+
+class SearchMemory(msgspec.Struct, array_like=True):
+    """The searcher's part of a snapshot: its memory, what it was told after that, and how many trials there are."""
+
+    desk: bytes
+    later: list[Item]
+    created: int
+
+
+class Save(msgspec.Struct, frozen=True):
+    """Asks the thread for the desk's memory, after ``heard`` items."""
+
+    heard: int
+    created: int
+
+
+class Saved(msgspec.Struct, frozen=True):
+    heard: int
+    desk: bytes
+
+
+class LearningProposer:
+    """Proposes what a searcher suggests.
+
+    Until ``start`` it is told the experiment's past, in the caller's thread; from then on it is told what happens, and
+    a thread of its own passes that on.
+
+    Attributes:
+        error: What the searcher raised. The experiment is then ended in order.
+    """
+
+    name = "search"
+
+    def __init__(self, desk: SearcherDesk, script: Script, filler: Filler) -> None:
+        self._desk = desk
+        self._script = script
+        self._filler = filler
+        self._keeps_memory = can_snapshot(desk.searcher)
+        self._warned = False
+        self._created = 0
+        self._memory = b""
+        self._later: deque[Item] = deque()  # what was told since ``_memory``
+        self._heard = 0
+        self._saving = False
+        self._ready: deque[Answer | Exception] = deque()
+        self._inbox: queue.SimpleQueue[Item | Save | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Answer | Saved | Exception] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self.error: Exception | None = None
+
+    # --- the past
+
+    def before(self, state: State, event: ev.AnyEvent) -> None:
+        """Nothing is asked before an event."""
+
+    def after(self, state: State, event: ev.AnyEvent) -> None:
+        """Ask and tell what was asked and told then."""
+        if isinstance(event, ev.TrialCreated):
+            self._created += 1
+            self._compare(event, self._desk.claim(event.n))
+            return
+        item = self._script.item(state, event)
+        if item is not None:
+            self._desk.hear(item)
+
+    def _compare(self, event: ev.TrialCreated, suggested: Suggested | None) -> None:
+        """What was recorded stands, whatever the searcher says now; but the user should know."""
+        if self._warned or (suggested is not None and _agree(suggested.values, event.config)):
+            return
+        self._warned = True
+        warn_not_deterministic(type(self._desk.searcher).__name__)
+
+    def set_state(self, state: bytes) -> None:
+        memory = msgspec.msgpack.decode(state, type=SearchMemory)
+        self._created = memory.created
+        self._desk.set_state(memory.desk, memory.created, memory.later)
+
+    # --- the present
+
+    def start(self, describe: Describer, wake: Callable[[], None]) -> None:
+        """From now on a thread feeds the searcher, and ``drain`` says what it answered."""
+        self._describe = describe
+        self._wake = wake
+        self._ready.extend(self._desk.unclaimed())
+        if self._keeps_memory:
+            self._memory = self._desk.get_state(self._created)
+        self._thread = threading.Thread(target=self._work, name="holdfast-searcher", daemon=True)
+        self._thread.start()
+
+    def tell(self, state: State, event: ev.AnyEvent) -> None:
+        """``event`` has become a fact."""
+        self._created += isinstance(event, ev.TrialCreated)
+        item = self._script.item(state, event)
+        if item is not None:
+            self._heard += 1
+            if self._keeps_memory:
+                self._later.append(item)
+            self._inbox.put(item)
+
+    def ask(self, count: int) -> None:
+        """The question was an event, and has reached the searcher as such."""
+
+    def drain(self) -> list[ob.Observation]:
+        """What the searcher has answered by now."""
+        self._take_in()
+        told: list[ob.Observation] = []
+        while self._ready:
+            answer = self._ready[0]
+            try:
+                if isinstance(answer, Exception):
+                    raise answer
+                told.append(self._observation(answer))
+            except StorageFullError:
+                break  # the objects in it cannot be stored now
+            except Exception as error:
+                self.error = error
+                told.append(ob.Interrupted(f"the search failed: {type(error).__name__}: {error}"))
+                self._ready.clear()
+                break
+            self._ready.popleft()
+        return told
+
+    def get_state(self) -> bytes | None:
+        """The last memory and what came after it. Also asks for a newer one, which the next call will use."""
+        if not self._memory:
+            return None
+        self._take_in()
+        if not self._saving:
+            self._saving = True
+            self._inbox.put(Save(self._heard, self._created))
+        return msgspec.msgpack.encode(SearchMemory(self._memory, list(self._later), self._created))
+
+    def close(self) -> None:
+        """Stop asking; a question that is being thought about is not waited for."""
+        if self._thread is not None:
+            self._inbox.put(None)
+            self._thread.join(CLOSE_S)
+
+    def _take_in(self) -> None:
+        while not self._outbox.empty():
+            message = self._outbox.get_nowait()
+            if isinstance(message, Saved):
+                self._saving = False
+                self._memory = message.desk
+                while len(self._later) > self._heard - message.heard:
+                    self._later.popleft()
+            else:
+                self._ready.append(message)
+
+    def _observation(self, answer: Answer) -> ob.Observation:
+        match answer:
+            case Suggested(_, values):
+                return self._describe(Variant(self._filler.config(values), flatten_dict(values), None))
+            case Ended(reason):
+                return ob.Exhausted(reason)
+            case NotNow():
+                return ob.NotYet()
+
+    # --- the thread
+
+    def _work(self) -> None:
+        while (item := self._inbox.get()) is not None:
+            try:
+                if isinstance(item, Save):
+                    self._outbox.put(Saved(item.heard, self._desk.get_state(item.created)))
+                else:
+                    for answer in self._desk.hear(item):
+                        self._outbox.put(answer)
+            except Exception as error:
+                self._outbox.put(error)
+                return
+            finally:
+                self._wake()
+
+
+def _agree(values: dict[str, Any], config: dict[str, Any]) -> bool:
+    """Are these the values of that config, as far as they are plain?"""
+    chosen, recorded = flatten_dict(values), flatten_dict(config)
+    return all(
+        recorded.get(path, value) == value or value != value for path, value in chosen.items() if type(value) in SCALARS
+    )

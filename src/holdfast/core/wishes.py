@@ -1,0 +1,34 @@
+"""Carrying out what a scheduler wishes for trials other than the one it judges."""
+
+from __future__ import annotations
+
+from holdfast.core import events as ev
+from holdfast.core.dropping import terminate
+from holdfast.core.policies import Reconfigure, Resize, Stop, Verdict
+from holdfast.core.state import Status, Stored
+from holdfast.core.turn import Turn
+
+WAITING = (Status.PENDING, Status.PAUSED)
+
+
+def grant(turn: Turn) -> None:
+    """Turn the scheduler's wishes into facts, as far as they can be granted now. The others stand."""
+    for wish in list(turn.policies.scheduler.wishes(turn.state)):
+        trial = turn.state.trials[wish.n]
+        waits = trial.status in WAITING
+        match wish:
+            case Stop(_, why):
+                if waits:
+                    terminate(turn, trial, why)
+            case Resize(n, request):
+                if waits:
+                    turn.add(ev.TrialResized(turn.at, n, request))
+            case Reconfigure(n, config, tag, donor, parent, params):
+                leaves = trial.status == Status.RUNNING and trial.verdict == Verdict.PAUSE
+                if (waits or leaves) and (donor is None or _is_there(turn, donor)):
+                    turn.add(ev.TrialReconfigured(turn.at, n, config, tag, donor, parent, params))
+
+
+def _is_there(turn: Turn, donor: tuple[int, int]) -> bool:
+    record = turn.state.trials[donor[0]].find(donor[1])
+    return record is not None and record.stored == Stored.COMMITTED

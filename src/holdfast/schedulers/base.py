@@ -1,0 +1,177 @@
+"""What every scheduler is: a policy that answers questions about trials and never acts.
+
+Owns the interface and its defaults. Must never import the controller, keep a clock, or draw a random number that does
+not follow from the experiment's seed: a scheduler is rebuilt after a crash by being told the same things again.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.core.retention import lookup
+from holdfast.errors import InvalidInputError
+from holdfast.space.rng import Rng
+from holdfast.storage.local import write_atomic
+
+if TYPE_CHECKING:
+    from holdfast.callbacks.trial_view import TrialView
+    from holdfast.schedulers.view import ExperimentView
+
+DEFAULT_METRIC = "_metric"
+
+
+class TrialScheduler:
+    """Judges trials while they run, and picks the next one to run.
+
+    Derive from it, or from ``FIFOScheduler``, and override what matters. Every method is called in one thread, in the
+    order of the experiment's history, and gets a frozen view: what a scheduler wants done about other trials than the
+    one it judges it asks the view for (``view.stop_trial``, ``view.reconfigure_trial``, ...).
+
+    Durability: after a crash a new object is told all events again, in the same order, from the journal; each step of a
+    trial once, even if the trial had to repeat it. So the object must not depend on anything but its arguments, its
+    seed and what it was told. A scheduler that has ``get_state`` and ``set_state`` is spared most of the repetition.
+
+    Example:
+        >>> class StopAboveOne(TrialScheduler):
+        ...     def on_trial_result(self, view, trial, result):
+        ...         return self.STOP if result["loss"] > 1 else self.CONTINUE
+    """
+
+    CONTINUE = "CONTINUE"
+    PAUSE = "PAUSE"
+    STOP = "STOP"
+    NOOP = "NOOP"
+
+    _metric: str | None = None
+    _mode: str | None = None
+    _seed: int = 0
+    _needs_metric = False
+    """Whether it compares trials, so that it cannot work without a metric."""
+
+    # --- what it optimises
+
+    @property
+    def metric(self) -> str | None:
+        """The metric by which it compares trials; None if it does not, or has not been told yet."""
+        return self._metric
+
+    @property
+    def mode(self) -> str | None:
+        """Whether the metric is better when small ("min") or large ("max")."""
+        return self._mode
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Take the experiment's metric, mode and ``seed``; False if it was made with a metric or mode of its own."""
+        self._seed = spec.get("seed", self._seed)
+        if (self._metric and metric) or (self._mode and mode):
+            return False
+        self._metric = metric or self._metric
+        self._mode = mode or self._mode
+        if self._mode and not self._metric:
+            self._metric = DEFAULT_METRIC
+        return True
+
+    def check_ready(self) -> None:
+        """Refuse to begin without what it needs.
+
+        Raises:
+            InvalidInputError: It compares trials, and has no metric or no mode.
+        """
+        if self._needs_metric and not (self._metric and self._mode):
+            name = type(self).__name__
+            raise InvalidInputError(
+                f"{name} has been instantiated without a valid `metric` ({self._metric!r}) or `mode` ({self._mode!r}). "
+                f"Pass both to TuneConfig(metric=..., mode='min' or 'max'), or to {name}(...)."
+            )
+
+    # --- what it is told
+
+    def on_trial_add(self, view: ExperimentView, trial: TrialView) -> None:
+        """A trial was created, or an ended one is to run again."""
+
+    def on_trial_start(self, view: ExperimentView, trial: TrialView) -> None:
+        """An attempt of the trial begins."""
+
+    def on_trial_result(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> str:
+        """Judge a report: ``CONTINUE``, ``PAUSE`` or ``STOP``. The trial shows its state before the report."""
+        return self.CONTINUE
+
+    def on_trial_pause(self, view: ExperimentView, trial: TrialView) -> None:
+        """The trial has left its worker. It waits until ``choose_trial_to_run`` returns it."""
+
+    def on_trial_save(self, view: ExperimentView, trial: TrialView) -> None:
+        """A checkpoint of the trial was committed: it, and others, can start from it."""
+
+    def on_trial_complete(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> None:
+        """The trial has ended in order, with this last result."""
+
+    def on_trial_error(self, view: ExperimentView, trial: TrialView) -> None:
+        """The trial has failed and is not tried again."""
+
+    def on_trial_remove(self, view: ExperimentView, trial: TrialView) -> None:
+        """The trial was ended while it was waiting."""
+
+    def on_standstill(self, view: ExperimentView) -> None:
+        """Nothing runs, nothing new will come, and this scheduler starts none of the paused trials.
+
+        The last chance to change that. If it does not, the oldest paused trial is started.
+        """
+
+    # --- what it is asked
+
+    def choose_trial_to_run(self, view: ExperimentView) -> TrialView | None:
+        """The waiting trial to start now, one that fits (``view.fits``), or None. Must not change anything."""
+        return view.first_waiting()
+
+    def debug_string(self) -> str:
+        """A line for the progress display."""
+        return f"Using {type(self).__name__}."
+
+    # --- its memory
+
+    def get_state(self) -> dict[str, Any] | None:
+        """Everything it remembers, as plain data; None if it can only be rebuilt by being told everything again."""
+        return None
+
+    def set_state(self, state: dict[str, Any]) -> None:
+        """Remember what ``get_state`` returned, in an object that was made with the same arguments."""
+        raise NotImplementedError
+
+    def save(self, checkpoint_path: str) -> None:
+        """Write the memory to a file.
+
+        Durability: the file is complete and fsynced when this returns, or the old one is still there.
+        """
+        write_atomic(checkpoint_path, msgspec.msgpack.encode(self.get_state()))
+
+    def restore(self, checkpoint_path: str) -> None:
+        """Read what ``save`` wrote."""
+        self.set_state(msgspec.msgpack.decode(Path(checkpoint_path).read_bytes(), strict=False))
+
+    # --- for those who derive from it
+
+    def score_of(self, result: Mapping[str, Any]) -> float | None:
+        """The result's metric, turned so that larger is better; None if it is missing, NaN or no number."""
+        value = number(lookup(result, self._metric or DEFAULT_METRIC))
+        if value is None or math.isnan(value):
+            return None
+        return -value if self._mode == "min" else value
+
+    def rng(self, *keys: int) -> Rng:
+        """Random numbers for one decision. The same keys give the same numbers in every run with the same seed."""
+        return Rng([self._seed, *keys])
+
+
+def number(value: Any) -> float | None:
+    """The value as a float if it is a number (also of NumPy), else None."""
+    if isinstance(value, bool | int | float):
+        return float(value)
+    try:
+        return float(value) if hasattr(value, "__float__") else None
+    except (TypeError, ValueError):
+        return None

@@ -1,0 +1,57 @@
+"""Schedulers by name."""
+
+from __future__ import annotations
+
+import inspect
+from importlib import import_module
+from typing import Any
+
+from holdfast.errors import InvalidInputError
+from holdfast.schedulers.base import TrialScheduler
+
+SCHEDULERS = {
+    "fifo": ("fifo", "FIFOScheduler"),
+    "async_hyperband": ("async_hyperband", "AsyncHyperBandScheduler"),
+    "asynchyperband": ("async_hyperband", "AsyncHyperBandScheduler"),
+    "asha": ("async_hyperband", "ASHAScheduler"),
+    "asha_promotion": ("asha_promotion", "ASHAPromotionScheduler"),
+    "pasha": ("pasha", "PASHAScheduler"),
+    "dehb": ("dehb", "DEHBScheduler"),
+    "median_stopping_rule": ("median_stopping", "MedianStoppingRule"),
+    "medianstopping": ("median_stopping", "MedianStoppingRule"),
+    "hyperband": ("hyperband", "HyperBandScheduler"),
+    "hb_bohb": ("hb_bohb", "HyperBandForBOHB"),
+    "pbt": ("pbt", "PopulationBasedTraining"),
+    "pbt_replay": ("pbt_replay", "PopulationBasedTrainingReplay"),
+    "pb2": ("pb2", "PB2"),
+    "resource_changing": ("resource_changing", "ResourceChangingScheduler"),
+}
+"""Name -> module of this package, and class."""
+
+
+def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
+    """The scheduler of this name; arguments that it does not have are left out.
+
+    Raises:
+        InvalidInputError: There is no scheduler of this name.
+
+    Example:
+        >>> create_scheduler("asha", max_t=10, metric="loss", mode="min").metric
+        'loss'
+    """
+    name = str(scheduler).lower()
+    if name not in SCHEDULERS:
+        known = ", ".join(sorted(SCHEDULERS))
+        raise InvalidInputError(f"The `scheduler` argument must be one of {known}; got {scheduler!r}.")
+    module, kind = SCHEDULERS[name]
+    made = getattr(import_module(f"holdfast.schedulers.{module}"), kind)
+    return made(**accepted(made, kwargs))  # type: ignore[no-any-return]
+
+
+def accepted(made: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that ``made`` takes."""
+    parameters = inspect.signature(made).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return kwargs
+    names = {parameter.name for parameter in parameters}
+    return {key: value for key, value in kwargs.items() if key in names}

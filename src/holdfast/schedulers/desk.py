@@ -1,0 +1,214 @@
+"""Between the core and a scheduler: tells it what happened, in the order of the journal, and keeps its wishes.
+
+Live and after a crash the same calls are made from the same events, so that the scheduler and its wishes are the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any, Union
+
+import msgspec
+
+from holdfast.callbacks.rows import ResultBuilder
+from holdfast.callbacks.trial_view import ExperimentInfo
+from holdfast.core import events as ev
+from holdfast.core.policies import Reconfigure, Resize, Stop, Verdict, Wish
+from holdfast.core.state import State, Status, Trial
+from holdfast.errors import InvalidInputError
+from holdfast.schedulers.base import TrialScheduler
+from holdfast.schedulers.view import ExperimentView
+
+VERDICTS = {
+    TrialScheduler.CONTINUE: Verdict.CONTINUE,
+    TrialScheduler.NOOP: Verdict.CONTINUE,
+    TrialScheduler.PAUSE: Verdict.PAUSE,
+    TrialScheduler.STOP: Verdict.STOP,
+}
+NOT_THE_SCHEDULERS = frozenset({"done", "stop criterion"})
+"""Reasons of verdicts that others gave; the scheduler was not asked about those reports."""
+
+
+class DeskRecord(msgspec.Struct, array_like=True):
+    """What a snapshot holds of a scheduler."""
+
+    scheduler: Any
+    stops: list[Stop]
+    reconfigurations: list[Reconfigure]
+    resizes: list[Resize]
+    pauses: list[int]
+
+
+_record = msgspec.msgpack.Decoder(DeskRecord)
+
+
+class SchedulerDesk:
+    """Adapts a ``TrialScheduler`` to the questions that the core asks."""
+
+    name = "scheduler"
+
+    def __init__(self, scheduler: TrialScheduler, info: ExperimentInfo, results: ResultBuilder) -> None:
+        self._scheduler = scheduler
+        self._info = info
+        self._results = results
+        self._view = ExperimentView(State(), info, results)
+
+    def _see(self, state: State) -> ExperimentView:
+        if self._view._state is not state:
+            view = ExperimentView(state, self._info, self._results)
+            view.wishes, view.saves, view.pauses = self._view.wishes, self._view.saves, self._view.pauses
+            self._view = view
+        return self._view
+
+    # --- questions
+
+    def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
+        view = self._see(state)
+        answer = self._scheduler.on_trial_result(view, view.trials[trial.n], _flat(result()))
+        verdict = VERDICTS.get(answer)
+        if verdict is None:
+            raise InvalidInputError(
+                f"{type(self._scheduler).__name__}.on_trial_result returned {answer!r} for trial {trial.id}; it must "
+                "return TrialScheduler.CONTINUE, PAUSE or STOP. Nothing was lost: fix it, then restore the experiment."
+            )
+        wish = view.wishes.get((trial.n, Stop.__name__))
+        if isinstance(wish, Stop):
+            return Verdict.STOP, wish.why
+        if not verdict and trial.n in view.pauses:
+            verdict = Verdict.PAUSE
+        return verdict, f"{type(self._scheduler).__name__}" if verdict else ""
+
+    def wishes(self, state: State) -> Iterable[Wish]:
+        return self._view.wishes.values()
+
+    def wants_save(self, n: int) -> bool:
+        saves = self._view.saves
+        if n in saves:
+            saves.discard(n)
+            return True
+        return False
+
+    def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
+        if not state.pending and not state.paused:
+            return None
+        view = self._see(state)
+        view._fits = fits
+        chosen = self._scheduler.choose_trial_to_run(view)
+        if chosen is None or chosen.status not in (Status.PENDING, Status.PAUSED) or not fits(chosen.n):
+            return None
+        return None if chosen.n in state.session.parked else chosen.n
+
+    # --- facts
+
+    def before(self, state: State, event: ev.AnyEvent) -> None:
+        """While the past is told again: judge what was judged then. The recorded verdict stands."""
+        if type(event) is not ev.Reported or state.stopping or event.why in NOT_THE_SCHEDULERS:
+            return
+        trial = state.trials[event.n]
+        if trial.rows >= trial.judged:
+            self.judge(state, trial, lambda: self._results.of(state, trial, event))
+
+    def after(self, state: State, event: ev.AnyEvent) -> None:
+        """While the past is told again."""
+        self.tell(state, event)
+
+    def tell(self, state: State, event: ev.AnyEvent) -> None:
+        hear = _HEARD.get(type(event))
+        if hear is not None:
+            hear(self, self._see(state), event)
+
+    def _created(self, view: ExperimentView, event: ev.TrialCreated) -> None:
+        self._scheduler.on_trial_add(view, view.trials[event.n])
+
+    def _started(self, view: ExperimentView, event: ev.TrialStarted) -> None:
+        self._scheduler.on_trial_start(view, view.trials[event.n])
+
+    def _paused(self, view: ExperimentView, event: ev.TrialPaused) -> None:
+        view.pauses.discard(event.n)
+        self._scheduler.on_trial_pause(view, view.trials[event.n])
+
+    def _committed(self, view: ExperimentView, event: ev.CheckpointCommitted) -> None:
+        self._scheduler.on_trial_save(view, view.trials[event.n])
+
+    def _reconfigured(self, view: ExperimentView, event: ev.TrialReconfigured) -> None:
+        view.wishes.pop((event.n, Reconfigure.__name__), None)
+
+    def _resized(self, view: ExperimentView, event: ev.TrialResized) -> None:
+        view.wishes.pop((event.n, Resize.__name__), None)
+
+    def _terminated(self, view: ExperimentView, event: ev.TrialTerminated) -> None:
+        trial = view.trials[event.n]
+        waited = view._state.came_from != Status.RUNNING
+        self._forget(view, event.n)
+        if waited:
+            self._scheduler.on_trial_remove(view, trial)
+        else:
+            self._scheduler.on_trial_complete(view, trial, _flat(trial.last_result))
+
+    def _errored(self, view: ExperimentView, event: ev.TrialErrored) -> None:
+        self._forget(view, event.n)
+        if view._state.came_from != Status.TERMINATED:  # it had ended, and a callback of the user's failed afterwards
+            self._scheduler.on_trial_error(view, view.trials[event.n])
+
+    def _requeued(self, view: ExperimentView, event: ev.TrialRequeued) -> None:
+        if view._state.came_from in Status.FINAL:
+            self._scheduler.on_trial_add(view, view.trials[event.n])
+
+    def _stood_still(self, view: ExperimentView, _: ev.StoodStill) -> None:
+        self._scheduler.on_standstill(view)
+
+    @staticmethod
+    def _forget(view: ExperimentView, n: int) -> None:
+        for kind in (Stop, Reconfigure, Resize):
+            view.wishes.pop((n, kind.__name__), None)
+        view.pauses.discard(n)
+        view.saves.discard(n)
+
+    # --- memory
+
+    def get_state(self) -> bytes | None:
+        """The scheduler's memory and its wishes, or None if it has to be told everything again."""
+        memory = self._scheduler.get_state()
+        if memory is None:
+            return None
+        wishes = self._view.wishes.values()
+        return msgspec.msgpack.encode(
+            DeskRecord(
+                scheduler=memory,
+                stops=[wish for wish in wishes if isinstance(wish, Stop)],
+                reconfigurations=[wish for wish in wishes if isinstance(wish, Reconfigure)],
+                resizes=[wish for wish in wishes if isinstance(wish, Resize)],
+                pauses=sorted(self._view.pauses),
+            )
+        )
+
+    def set_state(self, state: bytes) -> None:
+        record = _record.decode(state)
+        self._scheduler.set_state(record.scheduler)
+        wishes: list[Union[Stop, Reconfigure, Resize]] = [*record.stops, *record.reconfigurations, *record.resizes]
+        self._view.wishes = {(wish.n, type(wish).__name__): wish for wish in wishes}
+        self._view.pauses = set(record.pauses)
+
+
+def _flat(result: dict[str, Any]) -> dict[str, Any]:
+    """Nested metrics joined into one level; the config stays as it is."""
+    if not any(type(value) is dict for key, value in result.items() if key != "config"):
+        return result
+    from holdfast.callbacks.rows import flatten_result
+
+    config = result.pop("config", {})
+    return {**flatten_result(result), "config": config}
+
+
+_HEARD: dict[type, Callable[[SchedulerDesk, ExperimentView, Any], None]] = {
+    ev.TrialCreated: SchedulerDesk._created,
+    ev.TrialStarted: SchedulerDesk._started,
+    ev.TrialPaused: SchedulerDesk._paused,
+    ev.CheckpointCommitted: SchedulerDesk._committed,
+    ev.TrialReconfigured: SchedulerDesk._reconfigured,
+    ev.TrialResized: SchedulerDesk._resized,
+    ev.TrialTerminated: SchedulerDesk._terminated,
+    ev.TrialErrored: SchedulerDesk._errored,
+    ev.TrialRequeued: SchedulerDesk._requeued,
+    ev.StoodStill: SchedulerDesk._stood_still,
+}

@@ -1,0 +1,168 @@
+"""The experiment as a scheduler sees it: frozen, with a desk to leave wishes at."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from holdfast.callbacks.rows import ResultBuilder
+from holdfast.callbacks.trial_view import ExperimentInfo, TrialList, TrialView
+from holdfast.core.policies import Reconfigure, Resize, Stop, Wish
+from holdfast.core.state import UNIT, State, Status, Stored
+from holdfast.schedulers.fifo import FirstInFirstOut
+
+_FIFO = FirstInFirstOut()
+
+
+class ExperimentView:
+    """What a scheduler may know, and what it may ask for.
+
+    Nothing here changes a trial. Wishes are granted in order when the trial waits, or after it was told to pause; a
+    running trial hears of a wish to stop or pause it when it next reports.
+    """
+
+    def __init__(self, state: State, info: ExperimentInfo, results: ResultBuilder) -> None:
+        self._state = state
+        self._info = info
+        self.trials = TrialList(state, info, results)
+        self.wishes: dict[tuple[int, str], Wish] = {}
+        """Not granted yet, by trial and kind."""
+        self.saves: set[int] = set()
+        """Trials that must save when their report is answered."""
+        self.pauses: set[int] = set()
+        """Running trials that must pause at their next report."""
+        self._fits: Callable[[int], bool] = lambda n: False
+
+    # --- trials
+
+    def get_trials(self) -> list[TrialView]:
+        """All trials, in the order of their creation. Grows with the experiment: prefer the lists below."""
+        return list(self.trials)
+
+    def get_live_trials(self) -> list[TrialView]:
+        """Trials that are not finished."""
+        return [*self.running, *self.pending, *self.paused]
+
+    def get_trial(self, trial_id: str) -> TrialView | None:
+        """The trial with this id."""
+        n = self._state.by_id.get(trial_id)
+        return None if n is None else self.trials[n]
+
+    @property
+    def running(self) -> list[TrialView]:
+        return self._views(self._state.running)
+
+    @property
+    def pending(self) -> list[TrialView]:
+        """Trials that wait to be started and were not paused, first come first."""
+        return self._views(self._state.pending)
+
+    @property
+    def paused(self) -> list[TrialView]:
+        """Paused trials, in the order in which they were paused."""
+        return self._views(self._state.paused)
+
+    def _views(self, numbers: Iterable[int]) -> list[TrialView]:
+        return [self.trials[n] for n in numbers]
+
+    @property
+    def waits_for_slots(self) -> bool:
+        """Are there trials that could use the place of one that pauses?"""
+        return bool(self._state.pending or self._state.paused or self._state.session.parked)
+
+    @property
+    def search_ended(self) -> bool:
+        """Will there be no further trials?"""
+        return bool(self._state.search_ended)
+
+    def first_waiting(self) -> TrialView | None:
+        """The first pending trial that fits, else the first paused one: what a scheduler without a plan starts next."""
+        n = _FIFO.choose(self._state, self._fits)
+        return None if n is None else self.trials[n]
+
+    # --- resources
+
+    def fits(self, trial: TrialView) -> bool:
+        """Are the trial's resources free now?"""
+        return self._fits(trial.n)
+
+    def first_that_fits(self, trials: Iterable[TrialView]) -> TrialView | None:
+        """The first of these trials whose resources are free."""
+        return next((trial for trial in trials if self._fits(trial.n)), None)
+
+    @property
+    def capacity(self) -> dict[str, float]:
+        """All resources of the engine. Empty while the past is being told again: then ask for nothing."""
+        return {name: amount / UNIT for name, amount in self._state.session.capacity.items()}
+
+    @property
+    def used(self) -> dict[str, float]:
+        """Resources of the trials that run."""
+        return {name: amount / UNIT for name, amount in self._state.session.used.items() if amount}
+
+    # --- wishes
+
+    def stop_trial(self, trial: TrialView, why: str = "the scheduler ended it") -> None:
+        """End the trial: now if it waits, at its next report if it runs."""
+        if not trial.is_finished():
+            self._wish(Stop(trial.n, why))
+
+    def pause_trial(self, trial: TrialView, should_checkpoint: bool = True) -> None:
+        """Pause the trial at its next report."""
+        if trial.status == Status.RUNNING:
+            self.pauses.add(trial.n)
+
+    def save_trial(self, trial: TrialView) -> None:
+        """Let a class trainable save right after the report that is being judged."""
+        self.saves.add(trial.n)
+
+    def can_be_copied(self, trial: TrialView) -> bool:
+        """Has the trial a committed checkpoint that another one could go on from?"""
+        return self._donor(trial) is not None
+
+    def reconfigure_trial(
+        self,
+        trial: TrialView,
+        config: Mapping[str, Any],
+        *,
+        copy_of: TrialView | None = None,
+        tag: str = "",
+        params: Iterable[str] = (),
+    ) -> bool:
+        """Let the trial go on with another config; from ``copy_of``'s latest committed checkpoint, if given.
+
+        Args:
+            trial: One that waits, or is told to pause by the answer to the report that is being judged.
+            config: All of its new config, as in ``plain_config``.
+            copy_of: The trial to copy. Retention keeps its checkpoint for as long as the copy depends on it.
+            tag: How the trial is shown from now on.
+            params: Paths in ``config`` that were chosen, if there are more than before.
+
+        Returns:
+            Whether it can be done: False if ``copy_of`` has no committed checkpoint.
+        """
+        donor = None if copy_of is None else self._donor(copy_of)
+        if copy_of is not None and donor is None:
+            return False
+        parent = -1 if copy_of is None else copy_of.n
+        self._wish(Reconfigure(trial.n, dict(config), tag, donor, parent, tuple(params)))
+        return True
+
+    def resize_trial(self, trial: TrialView, request: Mapping[str, float]) -> None:
+        """Give the trial these resources when it next starts; pause it for that to happen soon."""
+        wanted = dict(request)
+        self._wish(Resize(trial.n, None if wanted == {"CPU": 1.0} else wanted))
+
+    def plain_config(self, trial: TrialView) -> dict[str, Any]:
+        """The trial's config as it is stored: objects are markers, which may be copied but not made up."""
+        return dict(self._state.trials[trial.n].config)
+
+    def _donor(self, trial: TrialView) -> tuple[int, int] | None:
+        point = self._state.start_point(self._state.trials[trial.n])
+        if point is None:
+            return None
+        record = self._state.trials[point[0][0]].find(point[0][1])
+        return point[0] if record is not None and record.stored == Stored.COMMITTED else None
+
+    def _wish(self, wish: Wish) -> None:
+        self.wishes[wish.n, type(wish).__name__] = wish
