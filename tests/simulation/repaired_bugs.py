@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulated_bugs import Patch, RareBug
+from simulated_bugs import COPYING, LEARNING, SELDOM_SAVED, Patch, RareBug
 
 from holdfast.controller.keeping import KeeperEdge
 from holdfast.controller.watches import Watches
-from holdfast.core import decide
+from holdfast.core import decide, plan, resuming, transitions, wishes
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.policies import Verdict
 from holdfast.core.retention import Retention
 from holdfast.core.turn import Turn
 from holdfast.journal import epoch
+from holdfast.schedulers.view import ExperimentView
 from holdfast.testing.chaos import Moment
 from holdfast.testing.driver import SimDriver
 from holdfast.testing.store import MemoryStore
@@ -137,7 +138,77 @@ def sweeping_the_stages_of_later_attempts(patch: Patch) -> None:
 
 def forgetting_what_a_commit_made_obsolete(patch: Patch) -> None:
     """A write that was cut between a commit and what it made obsolete left a checkpoint that was never dropped."""
-    patch.setattr(decide, "_drop_what_was_forgotten", lambda turn: None)
+    patch.setattr(resuming, "_drop_what_was_forgotten", lambda turn: None)
+
+
+def parked_trials_that_a_scheduler_does_not_see(patch: Patch) -> None:
+    """A trial whose checkpoint was being verified was not there for a scheduler; when it was told again, it was."""
+
+    def live(self: Any) -> list[Any]:
+        return self._views([*self._state.running, *self._state.pending, *self._state.paused])
+
+    patch.setattr(ExperimentView, "get_live_trials", live)
+
+
+def a_question_that_is_asked_twice(patch: Patch) -> None:
+    """A driver that died before there was any trial had asked the searcher; the next one asked again."""
+
+    def ask(turn: Turn) -> None:
+        if not turn.state.trials:
+            asks, turn.state.asks = turn.state.asks, 0
+            now(turn)
+            turn.state.asks += asks
+        else:
+            now(turn)
+
+    now = plan._ask
+    patch.setattr(plan, "_ask", ask)
+
+
+def a_not_now_that_is_no_longer_true(patch: Patch) -> None:
+    """A searcher had said "not now", was told more, and was given up before it could answer to that."""
+
+    def not_yet(turn: Turn, o: ob.NotYet) -> None:
+        turn.state.session.search_waits = True
+
+    patch.setitem(decide._HANDLERS, ob.NotYet, not_yet)
+
+
+def a_searcher_that_waits_for_ever(patch: Patch) -> None:
+    """A searcher wanted to hear of a trial first, and there was none left."""
+    patch.setattr(plan, "_end_hopeless_search", lambda turn: None)
+
+
+def steps_of_a_copy_that_nobody_judged(patch: Patch) -> None:
+    """A trial that became a copy while it repeated steps went on unseen until it had as many as before."""
+
+    def reconfigured(state: Any, event: Any, retention: Any) -> None:
+        judged = state.trials[event.n].judged
+        now(state, event, retention)
+        state.trials[event.n].judged = judged
+
+    now = transitions._trial_reconfigured
+    patch.setitem(transitions._APPLY, ev.TrialReconfigured, reconfigured)
+
+
+def what_a_copy_left_behind(patch: Patch) -> None:
+    """When a copy became one of another trial, or was restarted, the first donor's checkpoint stayed for ever."""
+    patch.setattr(wishes, "drop_released", lambda turn, origin: None)
+    patch.setattr(resuming, "drop_released", lambda turn, origin: None)
+
+
+def an_origin_that_was_released_too_early(patch: Patch) -> None:
+    """A copy whose own checkpoint turned out to be damaged, or that ran again, went on from one that nobody held."""
+
+    def hold(state: Any, trial: Any, *, needed: bool = True) -> None:
+        if trial.origin_held or trial.origin not in released:
+            now(state, trial, needed=needed)
+        if trial.origin is not None and not trial.origin_held:
+            released.add(trial.origin)
+
+    released: set[Any] = set()
+    now = transitions._hold_origin
+    patch.setattr(transitions, "_hold_origin", hold)
 
 
 STOPPED_SOON = {"stop_at": 0, "stop_after_good": 99, "stop_all_after": 12, "time_budget_s": None, "pause_at": 0}
@@ -245,6 +316,21 @@ FOUND: dict[str, RareBug] = {
             {"slow_stores": 2},
             {"checkpoint_every": 1, "steps": (12,), "samples": 4, "step_s": 0.2},
             lambda seed: [(Moment(60 + seed), None), (None, Moment(seed % 4, "sweep"))],
+        ),
+        RareBug(parked_trials_that_a_scheduler_does_not_see, ("I5",), 60, {"slow_stores": 2}, COPYING),
+        RareBug(a_question_that_is_asked_twice, ("I5",), 60, {}, LEARNING, lambda seed: [(Moment(10 + seed), None)]),
+        RareBug(a_not_now_that_is_no_longer_true, ("I5",), 60, {"slow_searches": 1}, LEARNING),
+        RareBug(a_searcher_that_waits_for_ever, ("liveness",), 60, {}, LEARNING),
+        RareBug(
+            steps_of_a_copy_that_nobody_judged, ("I5", "I6"), 200, {"worker_deaths": 20}, {**COPYING, **SELDOM_SAVED}
+        ),
+        RareBug(what_a_copy_left_behind, ("I3",), 200, {}, COPYING),
+        RareBug(
+            an_origin_that_was_released_too_early,
+            ("I2", "I3"),
+            200,
+            {"rotten_checkpoints": 9, "worker_deaths": 9},
+            COPYING,
         ),
     )
 }

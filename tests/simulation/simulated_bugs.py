@@ -14,14 +14,16 @@ import pytest
 
 from holdfast.controller import loop, opening
 from holdfast.core import commands as cmd
-from holdfast.core import decide, plan
+from holdfast.core import decide, plan, transitions
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.retention import Retention
-from holdfast.core.state import Status, Stored
+from holdfast.core.state import State, Status, Stored
 from holdfast.core.turn import Turn
 from holdfast.journal.log import Journal
 from holdfast.journal.segment_writer import SegmentWriter
+from holdfast.schedulers.desk import SchedulerDesk
+from holdfast.search.desk import Script, SearcherDesk
 from holdfast.testing import driver as sim_driver
 from holdfast.testing.chaos import Moment
 from holdfast.testing.scenario import FaultBudget
@@ -145,13 +147,6 @@ def retention_that_forgets_the_latest(patch: Patch) -> None:
 
 def from_scratch_when_the_newest_is_damaged(patch: Patch) -> None:
     """A damaged newest checkpoint means no checkpoint."""
-    source_of = plan._source_of
-
-    def source(trial: Any) -> Any:
-        damaged = any(record.stored == Stored.BAD for record in trial.checkpoints)
-        return None if damaged else source_of(trial)
-
-    patch.setattr(plan, "_source_of", source)
     patch.setattr(plan, "_all_damaged", lambda turn, trial: None)
     start = plan._start
 
@@ -288,6 +283,105 @@ def chatting(patch: Patch) -> None:
     patch.setattr(decide, "schedule", schedule_and_note)
 
 
+# --- schedulers, copies and searchers
+
+
+def wishes_forgotten_at_restart(patch: Patch) -> None:
+    """A scheduler's memory is stored, and what it still wished for is not."""
+    set_state = SchedulerDesk.set_state
+
+    def forget(self: Any, state: bytes) -> None:
+        set_state(self, state)
+        self._view.wishes.clear()
+
+    patch.setattr(SchedulerDesk, "set_state", forget)
+
+
+def a_scheduler_that_starts_anew(patch: Patch) -> None:
+    """What a scheduler knew is not told to it again after a restart."""
+    patch.setattr(SchedulerDesk, "before", lambda self, state, event: None)
+
+
+def a_scheduler_that_is_told_twice(patch: Patch) -> None:
+    """Trials that have ended are told once more when the experiment is opened."""
+    after = SchedulerDesk.after
+
+    def twice(self: Any, state: Any, event: Any) -> None:
+        after(self, state, event)
+        if isinstance(event, ev.TrialTerminated):
+            after(self, state, event)
+
+    patch.setattr(SchedulerDesk, "after", twice)
+
+
+def a_step_that_is_judged_again(patch: Patch) -> None:
+    """What an attempt repeats after a crash is judged like anything else."""
+    judge = decide._judge
+
+    def always(turn: Turn, trial: Any, o: Any) -> tuple[str, str]:
+        judged, trial.judged = trial.judged, 0
+        try:
+            return judge(turn, trial, o)
+        finally:
+            trial.judged = judged
+
+    patch.setattr(decide, "_judge", always)
+
+
+def an_origin_that_nobody_holds(patch: Patch) -> None:
+    """The checkpoint that a copy goes on from may be dropped at any time."""
+    patch.setattr(transitions, "_hold_origin", lambda state, trial, needed=True: None)
+
+
+def a_copy_that_goes_on_from_its_own_checkpoint(patch: Patch) -> None:
+    """The config is the donor's, the training state is not."""
+
+    def own(self: State, trial: Any) -> Any:
+        record = trial.latest()
+        return None if record is None else ((trial.n, record.index), record.row)
+
+    patch.setattr(State, "start_point", own)
+
+
+def a_standstill_that_nobody_notices(patch: Patch) -> None:
+    """If a scheduler starts none of the trials that wait, nothing happens any more."""
+    patch.setattr(plan, "_stands_still", lambda turn: False)
+
+
+def a_searcher_that_hears_of_repeated_steps(patch: Patch) -> None:
+    """What an attempt repeats after a crash is told to the searcher like anything else."""
+    item = Script.item
+
+    def every(self: Any, state: Any, event: Any) -> Any:
+        if isinstance(event, ev.Reported):
+            state.trials[event.n].again = False
+        return item(self, state, event)
+
+    patch.setattr(Script, "item", every)
+
+
+def a_searcher_that_is_told_twice(patch: Patch) -> None:
+    """What came after a searcher's memory was stored is told to it once too often."""
+    set_state = SearcherDesk.set_state
+
+    def twice(self: Any, state: bytes, created: int, later: list[Any]) -> None:
+        set_state(self, state, created, [*later, *later])
+
+    patch.setattr(SearcherDesk, "set_state", twice)
+
+
+def a_searcher_that_is_not_told(patch: Patch) -> None:
+    """What came after a searcher's memory was stored is forgotten."""
+    set_state = SearcherDesk.set_state
+    patch.setattr(SearcherDesk, "set_state", lambda self, state, created, later: set_state(self, state, created, []))
+
+
+PLENTY = {"samples": 5, "steps": (9, 12), "checkpoint_every": 1, "max_failures": 3, "fail_fast": False, "cpus": 2.0}
+COPYING = {**PLENTY, "scheduler": "copying", "pause_at": 0, "max_concurrent": 0}
+SELDOM_SAVED = {"checkpoint_every": 5, "save_chance": 0.0}
+LEARNING = {**PLENTY, "searcher": "learning", "lookahead": 1}
+"""Settings under which schedulers and searchers have something to do."""
+
 PLANTED: dict[str, Bug | RareBug] = {
     bug.plant.__name__: bug
     for bug in (
@@ -325,5 +419,23 @@ PLANTED: dict[str, Bug | RareBug] = {
         Bug(a_snapshot_that_forgets_what_is_staged, ("I5",), 100),
         Bug(leaving_before_the_commit, ("I3", "I9"), 50),
         Bug(chatting, ("I10",), 20),
+        RareBug(
+            wishes_forgotten_at_restart,
+            ("I5",),
+            80,
+            {"driver_kills": 6},
+            {**COPYING, "snapshot_chance": 0.5, "retention": Retention(), "cpus": 4.0},
+        ),
+        RareBug(a_scheduler_that_starts_anew, ("I5",), 20, {"driver_kills": 3}, COPYING),
+        RareBug(a_scheduler_that_is_told_twice, ("I5",), 40, {"driver_kills": 6}, COPYING),
+        RareBug(a_step_that_is_judged_again, ("I5",), 20, {"worker_deaths": 4}, {**COPYING, **SELDOM_SAVED}),
+        RareBug(an_origin_that_nobody_holds, ("I2", "I3"), 40, {}, COPYING),
+        RareBug(a_copy_that_goes_on_from_its_own_checkpoint, ("I2",), 20, {}, COPYING),
+        RareBug(a_standstill_that_nobody_notices, ("liveness",), 20, {}, COPYING),
+        RareBug(
+            a_searcher_that_hears_of_repeated_steps, ("I5",), 20, {"worker_deaths": 4}, {**LEARNING, **SELDOM_SAVED}
+        ),
+        RareBug(a_searcher_that_is_told_twice, ("I5",), 60, {"driver_kills": 6}, {**LEARNING, "snapshot_chance": 0.3}),
+        RareBug(a_searcher_that_is_not_told, ("I5",), 60, {"driver_kills": 6}, {**LEARNING, "snapshot_chance": 0.3}),
     )
 }

@@ -7,7 +7,11 @@ from dataclasses import replace
 
 import pytest
 
+from holdfast.schedulers.view import ExperimentView
+from holdfast.testing.audit import Audit
+from holdfast.testing.fake_search import TellTale
 from holdfast.testing.ledger import Sent, Violation
+from holdfast.testing.roster import CopyingScheduler
 from holdfast.testing.scenario import FaultBudget
 from holdfast.testing.simulate import Simulation
 
@@ -92,3 +96,47 @@ def test_a_changed_byte_of_the_journal_is_noticed(story):
 def test_time_that_was_never_lived_is_noticed(story):
     story.world.ledger.lived_s = -1.0
     assert complaint(story) == "I5"
+
+
+@pytest.fixture
+def copies():
+    """A story without faults in which a scheduler makes copies of trials, and a searcher learns."""
+
+    def plenty(scenario):
+        changed = {"samples": 6, "checkpoint_every": 1, "steps": (9,), "cpus": 4.0, "searcher": "learning"}
+        return replace(scenario.with_scheduler("copying"), restart=("skip", "resume", "skip"), **changed)
+
+    for seed in range(100):
+        simulation = Simulation(seed, FaultBudget.none(), plenty)
+        simulation.run()
+        if any(life.start.n != n for (_, n, _), life in simulation.world.ledger.lives.items()):
+            return simulation
+    pytest.fail("there is no such story")
+
+
+def test_a_copy_that_began_with_something_else_than_the_donor_saved_is_noticed(copies):
+    lives = copies.world.ledger.lives
+    copy = next(life for (_, n, _), life in lives.items() if life.start.n != n)
+    copy.start = copy.start._replace(link=copy.start.link + 1)
+    assert complaint(copies) == "I2"
+
+
+def test_a_scheduler_that_would_have_decided_otherwise_is_noticed(copies, monkeypatch):
+    monkeypatch.setattr(CopyingScheduler, "on_trial_result", lambda self, view, trial, result: self.CONTINUE)
+    assert complaint(copies) == "I5"
+
+
+def test_a_wish_that_nobody_had_is_noticed(copies, monkeypatch):
+    monkeypatch.setattr(ExperimentView, "reconfigure_trial", lambda self, trial, config, **more: False)
+    assert complaint(copies) == "I5"
+
+
+def test_a_searcher_that_would_have_suggested_something_else_is_noticed(copies, monkeypatch):
+    monkeypatch.setattr(TellTale, "suggest", lambda self, trial_id: {"lr": 0.5, "width": 16})
+    assert complaint(copies) == "I5"
+
+
+def test_something_that_a_searcher_never_heard_of_is_noticed(copies, monkeypatch):
+    told = Audit._tell_end
+    monkeypatch.setattr(Audit, "_tell_end", lambda self, trial, *, error: told(self, trial, error=not error))
+    assert complaint(copies) == "I5"

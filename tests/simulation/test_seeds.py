@@ -8,8 +8,10 @@ from dataclasses import asdict
 import pytest
 
 from holdfast.journal import segment_writer
+from holdfast.testing.fake_search import SEARCHERS
+from holdfast.testing.roster import ROSTER
 from holdfast.testing.scenario import FaultBudget
-from holdfast.testing.simulate import Simulation, repeat_line
+from holdfast.testing.simulate import Simulation, repeat_line, with_policies
 
 FAST = [range(start, start + 50) for start in range(0, 200, 50)]
 SLOW = [range(start, start + 250) for start in range(200, 2700, 250)]
@@ -37,6 +39,50 @@ def test_no_invariant_is_violated_whatever_goes_wrong(seeds):
 @pytest.mark.parametrize("seeds", SLOW, ids=name)
 def test_no_invariant_is_violated_whatever_goes_wrong_in_many_stories(seeds):
     tell(seeds)
+
+
+def tell_of(seeds, scheduler="", searcher=""):
+    """Tell stories with these policies; what the scheduler decided in them."""
+    decided = set()
+    for seed in seeds:
+        simulation = Simulation(seed, change=with_policies(scheduler, searcher))
+        try:
+            audit = simulation.run()
+        except Exception as error:
+            line = repeat_line(seed, scheduler, searcher)
+            pytest.fail(f"{line}  # {type(error).__name__}: {str(error)[:300]}", pytrace=False)
+        decided |= DECISIONS & audit.counts.keys()
+        decided |= {"stop" for trial in audit.trials if trial.why.startswith(STOPS)}
+    return decided
+
+
+DECISIONS = {"TrialPaused", "TrialReconfigured", "TrialResized", "StoodStill"}
+STOPS = ("AsyncHyperBand", "DEHB", "ResourceChanging")
+DECIDES = {
+    "asha": {"stop"},
+    "asha by promotion": {"TrialPaused", "StoodStill"},
+    "changing resources": {"stop", "TrialPaused", "TrialResized"},
+    "copying": DECISIONS - {"TrialResized"},
+    "copying, told again": DECISIONS - {"TrialResized"},
+    "dehb": {"stop"},
+    "hyperband": {"TrialPaused"},
+    "hyperband for bohb": {"TrialPaused"},
+    "median": {"TrialPaused"},
+    "pasha": {"TrialPaused", "StoodStill"},
+    "pb2": {"TrialPaused", "TrialReconfigured"},
+    "pbt": {"TrialPaused", "TrialReconfigured"},
+}
+"""What each scheduler does at least in the first stories."""
+
+
+@pytest.mark.parametrize("scheduler", sorted(ROSTER))
+def test_every_scheduler_decides_the_same_however_often_it_is_interrupted(scheduler):
+    assert tell_of(range(3000, 3025), scheduler) >= DECIDES[scheduler]
+
+
+@pytest.mark.parametrize("searcher", sorted(SEARCHERS))
+def test_every_searcher_suggests_the_same_however_often_it_is_interrupted(searcher):
+    tell_of(range(3000, 3020), searcher=searcher)
 
 
 @pytest.mark.slow

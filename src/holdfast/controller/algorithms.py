@@ -20,6 +20,7 @@ from holdfast.search import BasicVariantGenerator, Searcher, create_searcher
 from holdfast.search.desk import Script, SearcherDesk
 from holdfast.search.searcher import hears_results
 from holdfast.search.spaces import Filler, has_domains
+from holdfast.warn import warn_user
 
 LEARNERS_LOOKAHEAD = 1
 """A suggestion that is made long before it is needed knows less than one that is made in time."""
@@ -32,6 +33,10 @@ def check_algorithms(config: TuneConfig, space: Mapping[str, Any], seed: int) ->
         InvalidInputError: It is no scheduler or searcher, or metric, mode or space do not go together.
     """
     scheduler = make_scheduler(config, seed)
+    check = getattr(scheduler, "check_compatible", None)
+    if check is not None:
+        check(config)
+    _check_limits(config)
     searcher = make_searcher(config, space, seed)
     if searcher is not None and not getattr(scheduler, "works_with_searchers", True):
         raise InvalidInputError(
@@ -126,9 +131,12 @@ class Algorithms:
         searcher = make_searcher(config, space, seed)
         if searcher is not None:
             limit = None if config.num_samples == -1 else config.num_samples
-            script = Script(results.last, with_results=hears_results(searcher))
+            budget_of = getattr(self.chosen, "hyperband_info", None)
+            script = Script(results.last, with_results=hears_results(searcher), budget_of=budget_of)
             filler = Filler(space, type(searcher).__name__)
-            self.search = LearningProposer(SearcherDesk(searcher, name, limit), script, filler)
+            self.search = LearningProposer(
+                lambda: SearcherDesk(_learner(config, space, seed), name, limit), script, filler
+            )
             self.memories.append(self.search)
         self._searcher = searcher
 
@@ -147,6 +155,27 @@ class Algorithms:
             names = getattr(who, "metric", None) or ()
             needed += [(name, type(who).__name__) for name in ([names] if isinstance(names, str) else names)]
         return tuple(needed)
+
+
+def _learner(config: TuneConfig, space: Mapping[str, Any], seed: int) -> Searcher:
+    searcher = make_searcher(config, space, seed)
+    assert searcher is not None
+    return searcher
+
+
+def _check_limits(config: TuneConfig) -> None:
+    """``max_concurrent_trials`` and a ``ConcurrencyLimiter`` may say the same, but not two things."""
+    own, wanted = getattr(config.search_alg, "max_concurrent", None), config.max_concurrent_trials
+    if not wanted or not own or not hasattr(config.search_alg, "searcher"):
+        return
+    if own != wanted:
+        raise InvalidInputError(
+            f"TuneConfig.max_concurrent_trials={wanted} and ConcurrencyLimiter(max_concurrent={own}) do not agree. "
+            "Say it in one place."
+        )
+    warn_user(
+        f"max_concurrent_trials={wanted} is said twice: by TuneConfig and by the ConcurrencyLimiter.", UserWarning
+    )
 
 
 def _copied(value: Any) -> Any:

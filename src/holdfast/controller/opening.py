@@ -63,7 +63,6 @@ def open_state(
     before: Callable[[State, ev.AnyEvent], None] | None = None,
     watch: Callable[[State, ev.AnyEvent], None] | None = None,
     accept: Callable[[dict[str, bytes]], bool] = lambda _: True,
-    prepare: Callable[[dict[str, bytes]], None] = lambda _: None,
     disk: Disk = REAL_DISK,
 ) -> Opened:
     """Fold everything that happened so far into a ``State``.
@@ -74,8 +73,8 @@ def open_state(
         store: Where snapshots are looked for; a driver passes the one that it will go on writing to.
         before: Sees the state right before each event that was read is applied.
         watch: Sees the state right after each event that was read.
-        accept: May refuse a snapshot for what policies stored in it; then the whole history is read.
-        prepare: Is given what policies stored in the accepted snapshot, before later events are read.
+        accept: Is given what policies stored in the snapshot, before later events are read; if it says no, the whole
+            history is read.
         disk: Where the root is.
     """
     state, position, seq = State(), None, -1
@@ -83,7 +82,6 @@ def open_state(
     if snapshot is not None:
         record = _snapshot_decoder.decode(snapshot.payload)
         if accept(record.policies):
-            prepare(record.policies)
             state = state_from(record, [_trial_decoder.decode(raw) for raw in snapshot.archived], retention)
             position, seq = snapshot.position, snapshot.seq
     contents = read_journal(root, after=position, disk=disk)

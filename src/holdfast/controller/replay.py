@@ -33,7 +33,8 @@ class Memory(Protocol):
     def get_state(self) -> bytes | None:
         """The memory as plain data, or None if it can only be had by telling everything again."""
 
-    def set_state(self, state: bytes) -> None: ...
+    def set_state(self, state: bytes) -> bool:
+        """Remember that; False if it cannot be read, and then nothing has changed."""
 
 
 class StopRuleMemory:
@@ -45,7 +46,6 @@ class StopRuleMemory:
         self._rule = rule
         self._result_of = result_of
         self.get_state = rule.get_state
-        self.set_state = rule.set_state
 
     def before(self, state: State, e: ev.AnyEvent) -> None:
         # As in ``core.decide``: before the report counts, and not if it was done or everything was being stopped.
@@ -56,6 +56,10 @@ class StopRuleMemory:
     def after(self, state: State, e: ev.AnyEvent) -> None:
         if isinstance(e, ev.TrialStarted):
             self._rule.rewind(state.trials[e.n])
+
+    def set_state(self, state: bytes) -> bool:
+        self._rule.set_state(state)
+        return True
 
 
 def open_with_memory(
@@ -77,9 +81,10 @@ def open_with_memory(
         for memory in memories:
             memory.after(state, event)
 
-    def prepare(stored: dict[str, bytes]) -> None:
-        for memory in memories:
-            memory.set_state(stored[memory.name])
+    def remember(stored: dict[str, bytes]) -> bool:
+        # Whatever may fail to remember comes first, so that the others are still as new if everything is told again.
+        known = all(memory.name in stored for memory in memories)
+        return known and all(memory.set_state(stored[memory.name]) for memory in sorted(memories, key=_is_sturdy))
 
     return open_state(
         root.path,
@@ -87,10 +92,14 @@ def open_with_memory(
         store=store,
         before=before,
         watch=after,
-        accept=lambda stored: all(memory.name in stored for memory in memories),
-        prepare=prepare,
+        accept=remember,
         disk=disk,
     )
+
+
+def _is_sturdy(memory: Memory) -> bool:
+    """Is its memory plain data, which can be read for ever? A searcher's is a pickle of its library's objects."""
+    return memory.name != "search"
 
 
 def stored_memories(memories: Sequence[Memory]) -> dict[str, bytes]:

@@ -6,6 +6,7 @@ was last stored is stored beside it, so that a restart tells it the rest and not
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections import deque
@@ -24,6 +25,8 @@ from holdfast.search.searcher import can_snapshot, warn_not_deterministic
 from holdfast.search.spaces import Filler
 from holdfast.space.tree import SCALARS, flatten_dict
 from holdfast.space.variants import Variant
+
+logger = logging.getLogger("holdfast")
 
 CLOSE_S = 1.0  # a searcher that thinks longer is left alone: its thread does not keep the process alive
 
@@ -48,6 +51,19 @@ class Saved(msgspec.Struct, frozen=True):
     desk: bytes
 
 
+class Created(msgspec.Struct, frozen=True):
+    """So many trials exist: what was suggested for them is history."""
+
+    count: int
+
+
+class Said(msgspec.Struct, frozen=True):
+    """An answer, and how many items the searcher had heard when it gave it."""
+
+    heard: int
+    answer: Answer
+
+
 class LearningProposer:
     """Proposes what a searcher suggests.
 
@@ -60,8 +76,9 @@ class LearningProposer:
 
     name = "search"
 
-    def __init__(self, desk: SearcherDesk, script: Script, filler: Filler) -> None:
-        self._desk = desk
+    def __init__(self, make_desk: Callable[[], SearcherDesk], script: Script, filler: Filler) -> None:
+        self._make_desk = make_desk
+        self._desk = desk = make_desk()
         self._script = script
         self._filler = filler
         self._keeps_memory = can_snapshot(desk.searcher)
@@ -71,9 +88,10 @@ class LearningProposer:
         self._later: deque[Item] = deque()  # what was told since ``_memory``
         self._heard = 0
         self._saving = False
-        self._ready: deque[Answer | Exception] = deque()
-        self._inbox: queue.SimpleQueue[Item | Save | None] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[Answer | Saved | Exception] = queue.SimpleQueue()
+        self._ready: deque[Said | Exception] = deque()
+        self._inbox: queue.SimpleQueue[Item | Save | Created | None] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Said | Saved | Exception] = queue.SimpleQueue()
+        self._passed_on = 0  # of what was heard, by the thread
         self._thread: threading.Thread | None = None
         self.error: Exception | None = None
 
@@ -99,32 +117,52 @@ class LearningProposer:
         self._warned = True
         warn_not_deterministic(type(self._desk.searcher).__name__)
 
-    def set_state(self, state: bytes) -> None:
+    def set_state(self, state: bytes) -> bool:
+        """Remember; False if that memory cannot be read here (another version of the searcher's library, say)."""
         memory = msgspec.msgpack.decode(state, type=SearchMemory)
-        self._created = memory.created
-        self._desk.set_state(memory.desk, memory.created, memory.later)
+        desk = self._make_desk()
+        try:
+            desk.set_state(memory.desk, memory.created, memory.later)
+        except Exception as error:
+            name = type(desk.searcher).__name__
+            logger.info("the stored memory of %s cannot be read (%s); it is told everything again", name, error)
+            return False
+        self._desk, self._created = desk, memory.created
+        return True
 
     # --- the present
 
-    def start(self, describe: Describer, wake: Callable[[], None]) -> None:
-        """From now on a thread feeds the searcher, and ``drain`` says what it answered."""
+    def start(self, describe: Describer, wake: Callable[[], None], *, threaded: bool = True) -> None:
+        """From now on a thread feeds the searcher, and ``drain`` says what it answered.
+
+        Args:
+            describe: Makes proposals of configurations.
+            wake: Called when there is something to drain.
+            threaded: False if the caller calls ``pass_on`` in the place of a thread.
+        """
         self._describe = describe
         self._wake = wake
-        self._ready.extend(self._desk.unclaimed())
+        self._ready.extend(Said(0, answer) for answer in self._desk.unclaimed())
         if self._keeps_memory:
             self._memory = self._desk.get_state(self._created)
-        self._thread = threading.Thread(target=self._work, name="holdfast-searcher", daemon=True)
-        self._thread.start()
+        if threaded:
+            self._thread = threading.Thread(target=self._work, name="holdfast-searcher", daemon=True)
+            self._thread.start()
 
-    def tell(self, state: State, event: ev.AnyEvent) -> None:
-        """``event`` has become a fact."""
-        self._created += isinstance(event, ev.TrialCreated)
+    def tell(self, state: State, event: ev.AnyEvent) -> bool:
+        """``event`` has become a fact; whether the searcher hears of it."""
+        if isinstance(event, ev.TrialCreated):
+            self._created += 1
+            self._inbox.put(Created(self._created))
+            return False
         item = self._script.item(state, event)
-        if item is not None:
-            self._heard += 1
-            if self._keeps_memory:
-                self._later.append(item)
-            self._inbox.put(item)
+        if item is None:
+            return False
+        self._heard += 1
+        if self._keeps_memory:
+            self._later.append(item)
+        self._inbox.put(item)
+        return True
 
     def ask(self, count: int) -> None:
         """The question was an event, and has reached the searcher as such."""
@@ -134,11 +172,11 @@ class LearningProposer:
         self._take_in()
         told: list[ob.Observation] = []
         while self._ready:
-            answer = self._ready[0]
+            said = self._ready[0]
             try:
-                if isinstance(answer, Exception):
-                    raise answer
-                told.append(self._observation(answer))
+                if isinstance(said, Exception):
+                    raise said
+                told.append(self._observation(said))
             except StorageFullError:
                 break  # the objects in it cannot be stored now
             except Exception as error:
@@ -176,30 +214,47 @@ class LearningProposer:
             else:
                 self._ready.append(message)
 
-    def _observation(self, answer: Answer) -> ob.Observation:
-        match answer:
+    def _observation(self, said: Said) -> ob.Observation:
+        match said.answer:
             case Suggested(_, values):
                 return self._describe(Variant(self._filler.config(values), flatten_dict(values), None))
             case Ended(reason):
                 return ob.Exhausted(reason)
             case NotNow():
-                return ob.NotYet()
+                return ob.NotYet(said.heard)
 
     # --- the thread
 
     def _work(self) -> None:
-        while (item := self._inbox.get()) is not None:
-            try:
-                if isinstance(item, Save):
-                    self._outbox.put(Saved(item.heard, self._desk.get_state(item.created)))
-                else:
+        while self.pass_on():
+            pass
+
+    @property
+    def is_behind(self) -> bool:
+        """Is there something that was not passed on yet?"""
+        return not self._inbox.empty()
+
+    def pass_on(self) -> bool:
+        """Wait for something that the searcher must hear, and let it hear that; False when this must not go on."""
+        item = self._inbox.get()
+        if item is None:
+            return False
+        try:
+            match item:
+                case Created(count):
+                    self._desk.forget(count)
+                case Save(heard, created):
+                    self._outbox.put(Saved(heard, self._desk.get_state(created)))
+                case _:
+                    self._passed_on += 1
                     for answer in self._desk.hear(item):
-                        self._outbox.put(answer)
-            except Exception as error:
-                self._outbox.put(error)
-                return
-            finally:
-                self._wake()
+                        self._outbox.put(Said(self._passed_on, answer))
+        except Exception as error:
+            self._outbox.put(error)
+            return False
+        finally:
+            self._wake()
+        return True
 
 
 def _agree(values: dict[str, Any], config: dict[str, Any]) -> bool:

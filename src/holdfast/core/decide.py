@@ -15,9 +15,10 @@ from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.backoff import hold_back, wait_for_space
-from holdfast.core.dropping import drop_obsolete, terminate
+from holdfast.core.dropping import drop_obsolete, terminate, terminate_waiting
 from holdfast.core.plan import schedule
 from holdfast.core.policies import Verdict
+from holdfast.core.resuming import obey
 from holdfast.core.retention import lookup
 from holdfast.core.state import State, Status, Stored, Trial, units
 from holdfast.core.turn import Turn
@@ -52,6 +53,8 @@ def _report(turn: Turn, o: ob.Report) -> None:
         _repeat_answer(turn, trial, o)
         return
     verdict, why = _judge(turn, trial, o)
+    if o.final:
+        turn.state.session.returning.add(o.n)
     turn.add(ev.Reported(turn.at, o.n, o.attempt, o.worker, o.dt, o.metrics, verdict, why))
     grant(turn)
     if o.sealed is not None:
@@ -304,12 +307,6 @@ def _answer_owed(turn: Turn, trial: Trial) -> None:
         _answer(turn, trial, owed.pop(trial.n))
 
 
-def _drop_what_was_forgotten(turn: Turn) -> None:
-    """A crash may have kept the record of a commit and lost the one of what that made obsolete."""
-    for trial in turn.state.trials:
-        drop_obsolete(turn, trial)
-
-
 def _unpark(state: State, trial: Trial) -> None:
     if trial.n in state.session.parked and not trial.staging:
         state.session.parked.discard(trial.n)
@@ -366,8 +363,9 @@ def _proposed(turn: Turn, o: ob.Proposed) -> None:
     )
 
 
-def _not_yet(turn: Turn, _: ob.NotYet) -> None:
-    turn.state.session.search_waits = True
+def _not_yet(turn: Turn, o: ob.NotYet) -> None:
+    # It was told more meanwhile? Then it will answer to that as well.
+    turn.state.session.search_waits = o.told == turn.state.session.told
 
 
 def _exhausted(turn: Turn, o: ob.Exhausted) -> None:
@@ -381,16 +379,10 @@ def _stop_all(turn: Turn, o: ob.StopAll) -> None:
     state = turn.state
     if not state.stopping:
         turn.add(ev.SearchEnded(turn.at, f"stop: {o.reason}"))
-    _terminate_waiting(turn, o.reason)
+    terminate_waiting(turn, o.reason)
     for n in state.running:
         trial = state.trials[n]
         turn.commands.append(cmd.Halt(n, trial.attempt, turn.policies.rules.unwind_grace_s))
-
-
-def _terminate_waiting(turn: Turn, reason: str) -> None:
-    state = turn.state
-    for n in [*state.pending, *state.session.parked, *state.paused]:
-        terminate(turn, state.trials[n], reason)
 
 
 def interrupt(turn: Turn, reason: str) -> None:
@@ -425,52 +417,9 @@ def _resumed(turn: Turn, o: ob.Resumed) -> None:
     """A driver opened an experiment that ran before: settle what the old driver left, then obey the user's choice."""
     state = turn.state
     grant(turn)  # before anything is dropped that a wish refers to
-    state.session.asked = max(0, state.asks - len(state.trials))  # a searcher that learns still owes these
     for n in list(state.running):
         _unwound(turn, state.trials[n], ev.Cause.DRIVER_LOST, o.lost)
-    state.session.held_until.clear()
-    ended = [trial for trial in state.trials if trial.final]  # before the unfinished ones join them
-    if o.unfinished == "restart":
-        for trial in list(state.unfinished()):
-            _restart(turn, trial)
-    elif o.unfinished == "skip":
-        _terminate_waiting(turn, "not resumed")
-    if o.spent and (o.errored != "skip" or o.finished != "skip"):
-        turn.add(ev.Noted(turn.at, -1, f"ended trials were not resumed: {o.spent}"))
-    else:
-        _requeue(turn, [trial for trial in ended if trial.status == Status.ERROR], o.errored)
-        _requeue(turn, [trial for trial in ended if trial.status == Status.TERMINATED], o.finished)
-    turn.add(ev.BudgetRenewed(turn.at))
-    if state.stopping:
-        _terminate_waiting(turn, state.stopping)
-    _drop_what_was_forgotten(turn)
-    _newest_first(state)
-    turn.commands.extend(cmd.Commit(n, index) for n, index in state.staged)
-    turn.commands.extend(cmd.Delete(n, index) for n, index in state.dropping)
-
-
-def _requeue(turn: Turn, trials: list[Trial], action: str) -> None:
-    if action == "skip":
-        return
-    for trial in trials:
-        if action == "restart":
-            _restart(turn, trial)
-        else:
-            turn.add(ev.TrialRequeued(turn.at, trial.n, "resume"))
-    if turn.state.search_ended.startswith("stop: ") and turn.state.pending:
-        turn.add(ev.SearchReopened(turn.at, "trials were resumed"))
-
-
-def _restart(turn: Turn, trial: Trial) -> None:
-    turn.add(ev.TrialRequeued(turn.at, trial.n, "restart"))
-    drop_obsolete(turn, trial)
-
-
-def _newest_first(state: State) -> None:
-    """Trials that were at work most recently continue first."""
-    waiting = sorted(state.pending, key=lambda n: (-state.trials[n].last_at, n))
-    state.pending.clear()
-    state.pending.extend(waiting)
+    obey(turn, o)
 
 
 _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {

@@ -1,4 +1,4 @@
-"""Dropping checkpoints that nothing refers to any more. The intent is a fact before anything is deleted (I3)."""
+"""Ending trials, and dropping checkpoints that nothing refers to: an intent before anything is deleted (I3)."""
 
 from __future__ import annotations
 
@@ -11,8 +11,13 @@ from holdfast.core.turn import Turn
 def drop_obsolete(turn: Turn, trial: Trial) -> None:
     """Drop what the rule does not keep of the trial, and of the one that it has ceased to depend on."""
     _drop_own(turn, trial)
-    if trial.origin is not None and not trial.origin_held:
-        _drop_own(turn, turn.state.trials[trial.origin[0]])
+    drop_released(turn, trial.origin)
+
+
+def drop_released(turn: Turn, origin: tuple[int, int] | None) -> None:
+    """Nobody goes on from this checkpoint any more? Then its own trial's rule says whether it stays."""
+    if origin is not None and origin not in turn.state.holds:
+        _drop_own(turn, turn.state.trials[origin[0]])
 
 
 def _drop_own(turn: Turn, trial: Trial) -> None:
@@ -26,3 +31,10 @@ def terminate(turn: Turn, trial: Trial, reason: str) -> None:
     """End a trial in order."""
     turn.add(ev.TrialTerminated(turn.at, trial.n, trial.attempt, reason))
     drop_obsolete(turn, trial)
+
+
+def terminate_waiting(turn: Turn, reason: str) -> None:
+    """End all trials that do not run."""
+    state = turn.state
+    for n in [*state.pending, *state.session.parked, *state.paused]:
+        terminate(turn, state.trials[n], reason)

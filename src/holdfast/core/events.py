@@ -213,7 +213,7 @@ class SearchAsked(Event, frozen=True, tag="ask"):
 
 
 class StoodStill(Event, frozen=True, tag="still"):
-    """Nothing ran, nothing new could come, and the scheduler started none of the paused trials; it was told so."""
+    """Nothing ran, nothing new could come, and the scheduler started none of the trials that waited; it was told so."""
 
 
 class SearchEnded(Event, frozen=True, tag="nomore"):

@@ -145,6 +145,8 @@ class Proposed(msgspec.Struct, frozen=True):
 class NotYet(msgspec.Struct, frozen=True):
     """The searcher has no configuration before it is told more about the trials that it knows."""
 
+    told: int = 0  # what it had been told by this driver when it said so
+
 
 class Exhausted(msgspec.Struct, frozen=True):
     """The searcher has no further configuration."""

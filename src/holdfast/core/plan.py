@@ -4,22 +4,26 @@ from __future__ import annotations
 
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
-from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, units
+from holdfast.core.state import CheckpointRecord, Session, State, Status, Stored, Trial, units
 from holdfast.core.turn import Turn
 from holdfast.core.wishes import grant
+
+WAITS_IN_VAIN = "the searcher wants to hear of a trial before it suggests another one, and none is left"
 
 
 def schedule(turn: Turn) -> None:
     """Start what fits, and ask the searcher for more when the queue runs low."""
     if turn.state.session.draining:
         return
+    _start_verified(turn)
     _start_chosen(turn)
+    _ask(turn)
     if _stands_still(turn):
         turn.add(ev.StoodStill(turn.at))
         grant(turn)
-        if not _start_chosen(turn):
-            _resume_oldest(turn)
-    _ask(turn)
+        if not _start_chosen(turn) and _stands_still(turn):
+            _start_oldest(turn)
+    _end_hopeless_search(turn)
 
 
 def _start_chosen(turn: Turn) -> bool:
@@ -28,33 +32,60 @@ def _start_chosen(turn: Turn) -> bool:
         n = turn.policies.scheduler.choose(state, lambda n: _fits(turn, n))
         if n is None:
             break
-        if state.trials[n].status == Status.PAUSED:
-            turn.add(ev.TrialResumed(turn.at, n))
-        _start(turn, state.trials[n])
+        _start_waiting(turn, n)
         started = True
     return started
 
 
 def _stands_still(turn: Turn) -> bool:
-    """No event would ever come again: everything that is left is paused, and the scheduler starts none of it."""
+    """No event would ever come again: everything that is left waits, and the scheduler starts none of it."""
     state, session = turn.state, turn.state.session
-    if not state.paused or state.running or state.pending or session.parked or state.staged or session.awaited:
+    if state.running or session.parked or state.staged or session.awaited or not _is_search_silent(state):
         return False
-    no_more = state.search_ended or (session.asked and session.search_waits)
-    return bool(no_more) and _has_room(turn) and any(_fits(turn, n) for n in state.paused)
+    if any(session.held_until.get(n, 0.0) > turn.at for n in (*state.pending, *state.paused)):
+        return False  # it will be tried again soon
+    return _oldest_that_fits(turn) is not None
 
 
-def _resume_oldest(turn: Turn) -> None:
+def _is_search_silent(state: State) -> bool:
+    """Is no further configuration under way?"""
+    return bool(state.search_ended) or not state.session.asked or state.session.search_waits
+
+
+def _oldest_that_fits(turn: Turn) -> int | None:
+    """Of the trials that wait; paused ones first, for they have got further."""
+    state = turn.state
+    return next((n for n in (*state.paused, *state.pending) if _fits(turn, n)), None)
+
+
+def _start_oldest(turn: Turn) -> None:
     """Whatever a scheduler waits for cannot happen, so that one trial must go on."""
-    n = next((n for n in turn.state.paused if _fits(turn, n)), None)
+    n = _oldest_that_fits(turn)
     if n is not None:
+        _start_waiting(turn, n)
+
+
+def _start_waiting(turn: Turn, n: int) -> None:
+    if turn.state.trials[n].status == Status.PAUSED:
         turn.add(ev.TrialResumed(turn.at, n))
-        _start(turn, turn.state.trials[n])
+    _start(turn, turn.state.trials[n])
+
+
+def _end_hopeless_search(turn: Turn) -> None:
+    """A searcher that waits for results of trials will wait for ever when there is none left to have any."""
+    state, session = turn.state, turn.state.session
+    left = state.pending or state.paused or state.running or session.parked
+    if session.asked and session.search_waits and not state.search_ended and not left:
+        session.asked = 0
+        turn.add(ev.SearchEnded(turn.at, WAITS_IN_VAIN))
 
 
 def _ask(turn: Turn) -> None:
     state, session = turn.state, turn.state.session
     if state.search_ended or session.asked:
+        return
+    if state.asks > len(state.trials):
+        session.asked = state.asks - len(state.trials)  # what a driver before this one has asked for is still owed
         return
     session.asked = _room_for_new(turn)
     if not session.asked:
@@ -66,7 +97,7 @@ def _ask(turn: Turn) -> None:
 
 def _has_room(turn: Turn) -> bool:
     limit = turn.policies.rules.max_concurrent
-    return not limit or len(turn.state.running) < limit
+    return not limit or len(turn.state.running) + len(turn.state.session.reserved) < limit
 
 
 def _room_for_new(turn: Turn) -> int:
@@ -88,9 +119,13 @@ def _fits(turn: Turn, n: int) -> bool:
         del session.held_until[n]
     used, capacity = session.used, session.capacity
     return all(
-        used.get(name, 0) + amount <= capacity.get(name, 0)
+        used.get(name, 0) + _reserved(session, name) + amount <= capacity.get(name, 0)
         for name, amount in units(turn.state.trials[n].request).items()
     )
+
+
+def _reserved(session: Session, name: str) -> int:
+    return sum(request.get(name, 0) for request in session.reserved.values()) if session.reserved else 0
 
 
 def _start(turn: Turn, trial: Trial) -> None:
@@ -106,16 +141,31 @@ def _start(turn: Turn, trial: Trial) -> None:
         return
     if source is not None and source not in session.verified:
         _park(turn.state, trial)
+        session.reserved[trial.n] = units(trial.request)  # it was chosen: nobody else takes its place meanwhile
         session.awaited.setdefault(source, set()).add(trial.n)
         turn.commands.append(cmd.Verify(*source))
         return
     if source is not None:
         session.verified.discard(source)  # once per start: bytes can rot while a trial runs
+    elif trial.origin is not None:
+        _note_origin_gone(turn, trial, trial.origin)
     elif any(record.attempt == trial.attempt for record in _lost(trial)):
         _note_nothing_saved(turn, trial)
     session.storage_trouble.pop(trial.n, None)
     turn.add(ev.TrialStarted(turn.at, trial.n, trial.attempt + 1, rows, source))
     turn.commands.append(cmd.Launch(trial.n, trial.attempt))
+
+
+def _start_verified(turn: Turn) -> None:
+    """Start trials that were chosen, and whose checkpoints have been read meanwhile.
+
+    Not before everything that has happened is dealt with: it may be that this driver ends, or the trial does.
+    """
+    state, session = turn.state, turn.state.session
+    for n in [n for n in session.reserved if n not in session.parked]:
+        del session.reserved[n]
+        if state.trials[n].status == Status.PENDING and _fits(turn, n):
+            _start(turn, state.trials[n])
 
 
 def _park(state: State, trial: Trial) -> None:
@@ -140,6 +190,15 @@ def _note_nothing_saved(turn: Turn, trial: Trial) -> None:
     text = (
         "no checkpoint of it was ever committed, and what was staged cannot be used "
         f"({_reasons(_lost(trial))}): it starts again from the beginning"
+    )
+    turn.add(ev.Noted(turn.at, trial.n, text))
+
+
+def _note_origin_gone(turn: Turn, trial: Trial, origin: tuple[int, int]) -> None:
+    donor, index = turn.state.trials[origin[0]], origin[1]
+    text = (
+        f"checkpoint_{index:06d} of trial {donor.id}, which it went on from, is damaged or gone, and it has saved "
+        "nothing itself: it starts again from the beginning"
     )
     turn.add(ev.Noted(turn.at, trial.n, text))
 

@@ -25,14 +25,14 @@ class Verdict:
     PAUSE = "pause"
 
 
-class Stop(msgspec.Struct, frozen=True):
+class Stop(msgspec.Struct, frozen=True, tag="stop"):
     """End a trial that waits."""
 
     n: int
     why: str
 
 
-class Reconfigure(msgspec.Struct, frozen=True):
+class Reconfigure(msgspec.Struct, frozen=True, tag="config"):
     """Let a trial that waits, or was told to pause, go on with another config; with ``donor``, as a copy of another."""
 
     n: int
@@ -43,7 +43,7 @@ class Reconfigure(msgspec.Struct, frozen=True):
     params: tuple[str, ...] = ()
 
 
-class Resize(msgspec.Struct, frozen=True):
+class Resize(msgspec.Struct, frozen=True, tag="resize"):
     """Give a trial other resources when it next starts."""
 
     n: int
@@ -116,8 +116,9 @@ class Rules(msgspec.Struct, frozen=True):
         return text
 
 
-def ignore(state: State, event: AnyEvent) -> None:
+def ignore(state: State, event: AnyEvent) -> bool:
     """For those who need not be told anything."""
+    return False
 
 
 class Policies(msgspec.Struct):
@@ -128,5 +129,5 @@ class Policies(msgspec.Struct):
     stop: StopRule
     result: Callable[[State, Trial, Mapping[str, Any], float, float, int], dict[str, Any]]
     """(state, trial, metrics, dt, at, worker) -> the full result with the auto-filled keys, before it is applied."""
-    tell_searcher: Callable[[State, AnyEvent], None] = ignore
-    """A searcher that learns hears each event right after it has become a fact."""
+    tell_searcher: Callable[[State, AnyEvent], bool] = ignore
+    """A searcher that learns hears each event right after it has become a fact; whether it is news to it."""

@@ -181,12 +181,17 @@ class Session:
         self.used: dict[str, int] = {}
         self.held_until: dict[int, float] = {}  # trials that wait before they are tried again
         self.parked: set[int] = set()  # wait for a commit or a verification
+        self.reserved: dict[
+            int, dict[str, int]
+        ] = {}  # what trials will use that start once their checkpoint is verified
         self.awaited: dict[tuple[int, int], set[int]] = {}  # checkpoints under verification, and who waits for each
         self.verified: set[tuple[int, int]] = set()
         self.asked: int = 0  # configurations that the searcher owes us
         self.search_waits: bool = False  # and it owes them until it is told more
+        self.told: int = 0  # what a searcher that learns was told by this driver
         self.draining: str = ""  # this driver ends; why
         self.grace_over: bool = False  # and it has waited long enough
+        self.returning: set[int] = set()  # trials that have reported what their function returned: they will not go on
         self.owed: dict[int, int] = {}  # trials whose report is not answered yet, and its ordinal
         self.undeleted: set[tuple[int, int]] = set()  # deletions that this driver gave up
         self.storage_trouble: dict[int, str] = {}

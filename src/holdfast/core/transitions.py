@@ -86,11 +86,13 @@ def _leave(state: State, trial: Trial, old: str) -> None:
             state.pending.popleft()
         elif trial.n in state.session.parked:
             state.session.parked.discard(trial.n)
+            state.session.reserved.pop(trial.n, None)
         else:
             state.pending.remove(trial.n)
     elif old == R:
         del state.running[trial.n]
         state.session.owed.pop(trial.n, None)
+        state.session.returning.discard(trial.n)
         _count_resources(state, trial, -1)
     elif old == Z:
         del state.paused[trial.n]
@@ -193,20 +195,21 @@ def _rewind(state: State, trial: Trial, event: ev.TrialStarted) -> None:
     trial.base_time, trial.base_timesteps = trial.time_total, trial.timesteps_total
 
 
-def _hold_origin(state: State, trial: Trial, origin: tuple[int, int]) -> None:
-    trial.origin, trial.origin_row, trial.origin_attempt, trial.origin_held = origin, trial.rows, trial.attempt, True
-    state.holds[origin] = state.holds.get(origin, 0) + 1
-
-
-def _release_origin(state: State, trial: Trial) -> None:
-    """The checkpoint of another trial is not needed any more: that trial's own rules say when it goes."""
-    origin = trial.origin
-    if origin is None or not trial.origin_held:
+def _hold_origin(state: State, trial: Trial, *, needed: bool = True) -> None:
+    """Hold the checkpoint of another trial for as long as this one would go on from it."""
+    origin, needed = trial.origin, needed and trial.status != T and trial.own_latest() is None
+    if origin is None or needed == trial.origin_held:
         return
-    trial.origin_held = False
-    state.holds[origin] -= 1
+    trial.origin_held = needed
+    state.holds[origin] = state.holds.get(origin, 0) + (1 if needed else -1)
     if not state.holds[origin]:
         del state.holds[origin]
+
+
+def _take_origin(state: State, trial: Trial, origin: tuple[int, int] | None) -> None:
+    if trial.origin_held:
+        _hold_origin(state, trial, needed=False)
+    trial.origin = origin
 
 
 def _reported(state: State, event: ev.Reported, _: Retention) -> None:
@@ -280,8 +283,7 @@ def _checkpoint_committed(state: State, event: ev.CheckpointCommitted, retention
     record.stored, record.digest, record.bytes = Stored.COMMITTED, event.digest, event.bytes
     trial.uncommitted -= 1
     del state.staged[event.n, event.index]
-    if record.attempt > trial.origin_attempt:
-        _release_origin(state, trial)
+    _hold_origin(state, trial)
     retention.register(state, trial, record)
     state.touched.add(event.n)
 
@@ -294,6 +296,7 @@ def _checkpoint_rejected(state: State, event: ev.CheckpointRejected, retention: 
     if record is not None:
         retention.forget(state, event.n, record)
         record.stored, record.reason = Stored.BAD, event.reason
+    _hold_origin(state, trial)
     trial.load_failures = 0
     state.touched.add(event.n)
 
@@ -335,8 +338,10 @@ def _trial_reconfigured(state: State, event: ev.TrialReconfigured, _: Retention)
     trial = state.trials[event.n]
     _move(state, trial, event)
     if event.donor is not None:
-        _release_origin(state, trial)
-        _hold_origin(state, trial, event.donor)
+        _take_origin(state, trial, event.donor)
+        trial.origin_row, trial.origin_attempt = trial.rows, trial.attempt
+        trial.judged = trial.rows  # whatever comes after these is a step of the copy, and nobody has seen it
+        _hold_origin(state, trial)
     trial.config = event.config
     trial.params = event.params or trial.params
     trial.shown_tag = event.tag or trial.shown_tag
@@ -376,6 +381,7 @@ def _trial_errored(state: State, event: ev.TrialErrored, _: Retention) -> None:
     _move(state, trial, event)
     if event.cause in ev.Cause.COUNTED:
         trial.failures += 1
+    _hold_origin(state, trial)
     _remember_failure(state, trial, event)
     trial.ended_at = event.at
     trial.verdict = trial.why = ""
@@ -384,7 +390,7 @@ def _trial_errored(state: State, event: ev.TrialErrored, _: Retention) -> None:
 def _trial_terminated(state: State, event: ev.TrialTerminated, _: Retention) -> None:
     trial = state.trials[event.n]
     _move(state, trial, event)
-    _release_origin(state, trial)
+    _hold_origin(state, trial)
     trial.reason, trial.ended_at = event.reason, event.at
     trial.verdict = trial.why = ""
 
@@ -394,12 +400,13 @@ def _trial_requeued(state: State, event: ev.TrialRequeued, retention: Retention)
     _move(state, trial, event)
     if trial.cause == ev.Cause.DAMAGED and event.mode == "resume":
         _believe_again(state, trial, retention)
+    _hold_origin(state, trial)
     trial.failures = trial.cuts = trial.load_failures = 0
     trial.error, trial.cause, trial.reason = None, "", ""
     if event.mode == "restart":
         # Earlier attempts stay in the journal. Their checkpoints are dropped by events of their own.
-        _release_origin(state, trial)
-        trial.source = trial.origin = None
+        _take_origin(state, trial, None)
+        trial.source = None
         trial.rows = trial.iteration = trial.judged = 0
         trial.metrics = None
         trial.floor = trial.next_index

@@ -31,6 +31,8 @@ class Turn:
         apply(self.state, event, self.policies.rules.retention)
         self.events.append(event)
         self.policies.scheduler.tell(self.state, event)
-        self.policies.tell_searcher(self.state, event)
+        if self.policies.tell_searcher(self.state, event):
+            self.state.session.told += 1
+            self.state.session.search_waits = False  # it may know an answer now
         if self.watch is not None:
             self.watch(event)

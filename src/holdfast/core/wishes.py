@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from holdfast.core import events as ev
-from holdfast.core.dropping import terminate
+from holdfast.core.dropping import drop_released, terminate
 from holdfast.core.policies import Reconfigure, Resize, Stop, Verdict
 from holdfast.core.state import Status, Stored
 from holdfast.core.turn import Turn
@@ -13,6 +13,7 @@ WAITING = (Status.PENDING, Status.PAUSED)
 
 def grant(turn: Turn) -> None:
     """Turn the scheduler's wishes into facts, as far as they can be granted now. The others stand."""
+    returning = turn.state.session.returning
     for wish in list(turn.policies.scheduler.wishes(turn.state)):
         trial = turn.state.trials[wish.n]
         waits = trial.status in WAITING
@@ -24,9 +25,11 @@ def grant(turn: Turn) -> None:
                 if waits:
                     turn.add(ev.TrialResized(turn.at, n, request))
             case Reconfigure(n, config, tag, donor, parent, params):
-                leaves = trial.status == Status.RUNNING and trial.verdict == Verdict.PAUSE
+                leaves = trial.status == Status.RUNNING and trial.verdict == Verdict.PAUSE and n not in returning
                 if (waits or leaves) and (donor is None or _is_there(turn, donor)):
+                    former = trial.origin
                     turn.add(ev.TrialReconfigured(turn.at, n, config, tag, donor, parent, params))
+                    drop_released(turn, former)
 
 
 def _is_there(turn: Turn, donor: tuple[int, int]) -> bool:

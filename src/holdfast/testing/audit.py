@@ -3,7 +3,8 @@
 A second, much simpler bookkeeping of trials, rows, checkpoints and budgets, which shares no code with the core: all it
 knows are the journal's records, the ledger of the fake workers and the fake store. ``Violation`` names the invariant.
 
-Owns I1, I2, I3, I5 (verdicts and configurations), I6, I8 and I10 as far as the journal shows them.
+Owns I1, I2, I3 (see ``audit_checkpoints``), I5 (see also ``retelling``), I6, I8 and I10 as far as the journal shows
+them.
 """
 
 from __future__ import annotations
@@ -14,7 +15,10 @@ from typing import Any
 
 from holdfast.core import events as ev
 from holdfast.core.events import Cause
-from holdfast.testing.accounts import Account, Kept, Row, why_needed
+from holdfast.core.plan import WAITS_IN_VAIN
+from holdfast.search.desk import FINISHED
+from holdfast.testing.accounts import Account, Kept, Origin, Row, Training, start_of
+from holdfast.testing.audit_checkpoints import CheckpointAudit
 from holdfast.testing.journal_bytes import Entry
 from holdfast.testing.ledger import Ledger, Violation
 from holdfast.testing.policies import PAUSES, is_good
@@ -29,7 +33,7 @@ OWN_FAULTS = frozenset({"exception", "exit", "signal", "out_of_memory", "stalled
 """What uses up ``max_failures``, said a second time on purpose."""
 
 
-class Audit:
+class Audit(CheckpointAudit):
     """Goes through a history once.
 
     Args:
@@ -39,15 +43,16 @@ class Audit:
     """
 
     def __init__(self, scenario: Scenario, ledger: Ledger, store: MemoryStore) -> None:
-        self.scenario = scenario
-        self.ledger = ledger
-        self.store = store
-        self.trials: list[Account] = []
+        super().__init__(scenario, ledger, store)
         self.links: set[int] = set()
-        self.stages: set[str] = set()
         self.stopping = ""
         self.workers: set[int] = set()  # of the current driver
         self.counts: dict[str, int] = {}
+        self.scheduled: set[int] = set()
+        """Records whose verdict or reason only the scheduler can know; see ``retelling``."""
+        self.told: list[tuple[Any, ...]] = []
+        """What a searcher must have heard, in order, apart from questions."""
+        self._seq = 0
         self._epoch = 0
         self._at = 0.0
         self._epoch_at = 0.0
@@ -59,13 +64,15 @@ class Audit:
         self._requeued: dict[int, str] = {}
         self._complaints: set[tuple[int, int]] = set()  # callbacks that failed, as far as the journal knows
         self._noted: set[int] = set()  # trials that have to begin again, as was said
-        self._configs = _configs(scenario)
+        self._asks = 0  # configurations that a searcher which learns was asked for
+        self._configs = [] if scenario.searcher else scenario.configs()
 
     def read(self, history: Iterable[Entry]) -> Audit:
         """Check every record, then what must hold at the end."""
         for entry in history:
             event = entry.event
             name = type(event).__name__
+            self._seq = entry.seq
             self.counts[name] = self.counts.get(name, 0) + 1
             if event.at < self._at:
                 raise Violation("I4", f"record {entry.seq} is older than the one before it")
@@ -122,10 +129,16 @@ class Audit:
     def joined(self, event: ev.WorkerJoined) -> None:
         self.workers.add(event.worker)
 
+    def search_asked(self, event: ev.SearchAsked) -> None:
+        if not self.scenario.searcher or event.count < 1:
+            raise Violation("I5", f"{event}, and nobody would answer")
+        if self._asks != len(self.trials):
+            raise Violation("I5", f"{event}, and the searcher still owes {self._asks - len(self.trials)}")
+        self._asks += event.count
+
     def search_ended(self, event: ev.SearchEnded) -> None:
         if not event.reason.startswith("stop: "):
-            if len(self.trials) != len(self._configs):
-                raise Violation("I5", f"the search ended after {len(self.trials)} of {len(self._configs)} trials")
+            self._check_search_end(event.reason)
             return
         self.stopping = event.reason.removeprefix("stop: ")
         budget = self.scenario.time_budget_s
@@ -135,6 +148,13 @@ class Audit:
                 raise Violation("I5", f"a time budget of {budget} s was used up after {lived} s")
         elif self._rows_told() < self.scenario.stop_all_after:
             raise Violation("I5", f"{self.stopping} after {self._rows_told()} rows")
+
+    def _check_search_end(self, reason: str) -> None:
+        if reason == WAITS_IN_VAIN:
+            if any(trial.status not in FINAL for trial in self.trials):
+                raise Violation("I5", f"the search ended because nothing is left, and there is {self.trials}")
+        elif reason != FINISHED and len(self.trials) != self.scenario.samples:
+            raise Violation("I5", f"the search ended after {len(self.trials)} of {self.scenario.samples} trials")
 
     def _rows_told(self) -> int:
         return sum(trial.told_before + sum(row.told for row in trial.rows) for trial in self.trials)
@@ -164,9 +184,9 @@ class Audit:
 
     def created(self, event: ev.TrialCreated) -> None:
         n = len(self.trials)
-        if event.n != n or event.config != self._configs[n]:
+        if event.n != n or (self._configs and event.config != self._configs[n]):
             raise Violation("I5", f"trial {event.n} got {event.config}, an uninterrupted run {self._configs[n]}")
-        self.trials.append(Account(n, cpus=1.0 if event.request is None else event.request["CPU"]))
+        self.trials.append(Account(n, cpus=_cpus(event.request)))
 
     def started(self, event: ev.TrialStarted) -> None:
         trial = self._in(event, "PENDING")
@@ -179,33 +199,41 @@ class Audit:
         self._check_not_overdue(event)
         if self.stopping:
             raise Violation("I5", f"trial {trial.n} is started although the experiment was stopped: {self.stopping}")
-        usable = trial.usable()
-        newest = usable[-1] if usable else None
-        index = None if event.source is None else event.source[1]
-        if event.source is not None and event.source[0] != trial.n:
-            raise Violation("I2", f"trial {trial.n} starts from a checkpoint of trial {event.source[0]}")
-        if index != (None if newest is None else newest.index):
-            raise Violation("I2", f"trial {trial.n} starts from {index}, its newest good checkpoint is {newest}")
-        if newest is None:
-            self._check_from_scratch(trial)
+        source, kept, rows = start_of(self.trials, trial) or (None, None, 0)
+        if event.source != source:
+            raise Violation("I2", f"trial {trial.n} starts from {event.source} instead of {source}: {trial}")
+        lost = {k.index: k for k in trial.kept.values() if k.stored == "bad" and k.index >= trial.floor}
+        if source is None:
+            self._check_from_scratch(trial, lost)
+        trial.given_up.update(lost)
         if any(k.stored == "staged" for k in trial.kept.values()):
             raise Violation("I2", f"trial {trial.n} starts before its last checkpoint was committed")
-        if event.rows != (0 if newest is None else newest.rows):
-            raise Violation("I6", f"trial {trial.n} starts with {event.rows} rows from {newest}")
-        trial.status, trial.attempt, trial.ordinal, trial.source = "RUNNING", event.attempt, 0, index
+        if event.rows != rows:
+            raise Violation("I6", f"trial {trial.n} starts with {event.rows} rows from {kept}")
+        trial.status, trial.attempt, trial.ordinal, trial.source = "RUNNING", event.attempt, 0, source
         self._check_limits()
-        del trial.rows[event.rows :]
+        del trial.rows[rows:]
         trial.told_before = 0
-        trial.time_total = 0.0 if newest is None else newest.time_total
+        trial.time_total = 0.0 if kept is None else kept.time_total
+        trial.training = Training() if kept is None else kept.training
+        trial.shown = None if kept is None else kept.metrics
+        self._check_loaded(trial, kept)
 
-    def _check_from_scratch(self, trial: Account) -> None:
+    def _check_loaded(self, trial: Account, kept: Kept | None) -> None:
+        """What the attempt really began with is what was saved in that checkpoint, whoever saved it."""
+        life = self.ledger.lives.get((self._epoch, trial.n, trial.attempt))
+        if life is None or not life.began:
+            return  # it was never launched, or has failed before
+        saved = (0, 0) if kept is None else self.store.made[kept.sealed][1:]
+        if life.start[1:] != saved:
+            raise Violation("I2", f"trial {trial.n} began with {life.start}, and {kept} holds {saved}")
+
+    def _check_from_scratch(self, trial: Account, lost: dict[int, Kept]) -> None:
         """Progress that was once committed is never given up; what never was may be, and a note says so."""
-        lost = [k for k in trial.kept.values() if k.stored == "bad" and k.index >= trial.floor]
-        if any(k.digest for k in lost):
+        if any(k.digest for k in lost.values()):
             raise Violation("I2", f"trial {trial.n} starts from scratch after its checkpoints were damaged")
-        if any(k.index not in trial.given_up for k in lost) and trial.n not in self._noted:
+        if lost.keys() - trial.given_up and trial.n not in self._noted:
             raise Violation("I2", f"trial {trial.n} starts from scratch, and nobody says that {lost} were lost")
-        trial.given_up.update(k.index for k in lost)
         self._noted.discard(trial.n)
 
     def noted(self, event: ev.Noted) -> None:
@@ -236,44 +264,84 @@ class Audit:
             raise Violation("I6", f"{event} was never sent by this attempt: {sent}")
         if link in self.links or sent.ordinal != trial.ordinal:
             raise Violation("I6", f"report {link} of trial {trial.n} is row {trial.ordinal} of its attempt: {sent}")
-        before = trial.rows[-1].link if trial.rows else 0
-        if sent.step != len(trial.rows) + 1 or sent.before != before:
-            raise Violation("I6", f"row {len(trial.rows) + 1} of trial {trial.n} continues {sent.before}, not {before}")
+        step, before, iteration = trial.training
+        if sent.step != step + 1 or sent.before != before:
+            raise Violation("I6", f"{event} continues {sent.before} of step {sent.step}, not {trial.training}")
         if event.worker not in self.workers:
             raise Violation("I6", f"{event} comes from a worker that nobody knows")
         self.links.add(link)
         told = event.metrics.get("done") is not True and not self.stopping
         trial.rows.append(Row(link, event.metrics, told))
+        trial.training = Training(sent.step, link, iteration + 1)
+        trial.shown = event.metrics
         trial.time_total += event.dt
         if self.scenario.stop_all_after and self._rows_told() < self.scenario.stop_all_after:
             self._full_at = math.inf
         else:
             self._full_at = min(self._full_at, event.at)
-        expected = self._verdict(trial, event)
+        self._check_verdict(trial, event)
+        trial.judged = max(trial.judged, len(trial.rows))
+        trial.verdict, trial.why = event.verdict, event.why
+
+    def _check_verdict(self, trial: Account, event: ev.Reported) -> None:
+        """What was said is what rules that were never interrupted would have said; see ``retelling`` for schedulers."""
+        scenario, again = self.scenario, len(trial.rows) <= trial.judged
+        if not again:
+            self.told.append(("result", trial.n, trial.training.link))
+        if self._rules_stop(trial, event):
+            expected = "stop"
+        elif again:
+            expected = ""
+        elif scenario.scheduler:
+            self.scheduled.add(self._seq)
+            return
+        else:
+            pauses = trial.training.iteration == scenario.pause_at and trial.attempt <= PAUSES
+            expected = "pause" if pauses else ""
         if event.verdict != expected:
             raise Violation("I5", f"{event.verdict!r} ({event.why}) for {event}, {expected!r} without interruptions")
-        trial.verdict = event.verdict
 
-    def _verdict(self, trial: Account, event: ev.Reported) -> str:
-        """What a rule that was never interrupted would have said."""
-        scenario, iteration = self.scenario, len(trial.rows)
+    def _rules_stop(self, trial: Account, event: ev.Reported) -> bool:
+        scenario = self.scenario
         if event.metrics.get("done") is True or self.stopping:
-            return "stop"
-        if scenario.stop_at and iteration >= scenario.stop_at:
-            return "stop"
+            return True
+        if scenario.stop_at:
+            return trial.training.iteration >= scenario.stop_at
         good = sum(row.told and is_good(row.metrics) for row in trial.rows)
-        if not scenario.stop_at and scenario.stop_after_good and good >= scenario.stop_after_good:
-            return "stop"
-        return "pause" if iteration == scenario.pause_at and trial.attempt <= PAUSES else ""
+        return bool(scenario.stop_after_good) and good >= scenario.stop_after_good
 
     def paused(self, event: ev.TrialPaused) -> None:
         trial = self._current(event)
         if trial.verdict != "pause":
             raise Violation("I5", f"trial {trial.n} is paused though nobody said so")
         trial.status, trial.verdict = "PAUSED", ""
+        self.told.append(("pause", trial.n))
 
     def resumed(self, event: ev.TrialResumed) -> None:
         self._in(event, "PAUSED").status = "PENDING"
+        self.told.append(("unpause", event.n))
+
+    def reconfigured(self, event: ev.TrialReconfigured) -> None:
+        trial = self.trials[event.n]
+        leaves = trial.status == "RUNNING" and trial.verdict == "pause"
+        if trial.status not in ("PENDING", "PAUSED") and not leaves:
+            raise Violation("I5", f"{event} of a trial that is {trial.status} and was told {trial.verdict!r}")
+        if event.donor is not None:
+            self._kept(*event.donor, "committed")
+            trial.origin = Origin(*event.donor, len(trial.rows), trial.attempt)
+            trial.judged = len(trial.rows)
+
+    def resized(self, event: ev.TrialResized) -> None:
+        trial = self.trials[event.n]
+        if trial.status not in ("PENDING", "PAUSED"):
+            raise Violation("I5", f"{event} of a trial that is {trial.status}")
+        trial.cpus = _cpus(event.request)
+
+    def stood_still(self, event: ev.StoodStill) -> None:
+        statuses = {trial.status for trial in self.trials}
+        staged = any(kept.stored == "staged" for trial in self.trials for kept in trial.kept.values())
+        if "RUNNING" in statuses or staged or not statuses & {"PENDING", "PAUSED"}:
+            raise Violation("liveness", f"{event} although something is under way: {statuses}")
 
     def terminated(self, event: ev.TrialTerminated) -> None:
         trial = self.trials[event.n]
@@ -281,21 +349,36 @@ class Audit:
             self._current(event)
         elif trial.status not in ("PENDING", "PAUSED"):
             raise Violation("I5", f"trial {trial.n} was {trial.status} and is terminated again")
-        steps = self.scenario.training(trial.n).steps
-        if event.reason in ("returned", "done") and len(trial.rows) < steps:
-            raise Violation("I6", f"trial {trial.n} ended by itself with {len(trial.rows)} of {steps} rows")
-        if event.reason == "stop criterion" and trial.verdict != "stop":
-            raise Violation("I5", f"trial {trial.n} was terminated by a stop criterion that nobody applied")
+        self._check_reason(trial, event)
         self._check_saved_at_end(trial, event)
-        known = ("returned", "done", "stop criterion", "not resumed", self.stopping)
-        if event.reason not in known:
-            raise Violation("I5", f"trial {trial.n} was terminated because of {event.reason!r}")
         trial.status, trial.verdict = "TERMINATED", ""
+        self._tell_end(trial, error=False)
+
+    def _check_reason(self, trial: Account, event: ev.TrialTerminated) -> None:
+        steps = self.scenario.training(trial.n).steps
+        reason = event.reason
+        if reason in ("returned", "done"):
+            if trial.training.step < steps:
+                raise Violation("I6", f"trial {trial.n} ended by itself after {trial.training} of {steps} steps")
+        elif trial.verdict == "stop":
+            if reason != trial.why:
+                raise Violation("I5", f"trial {trial.n} was told to stop for {trial.why!r} and did for {reason!r}")
+        elif reason in ("not resumed", self.stopping):
+            pass
+        elif self.scenario.scheduler and trial.status != "RUNNING":
+            self.scheduled.add(self._seq)
+        else:
+            raise Violation("I5", f"trial {trial.n} was terminated because of {reason!r}")
+
+    def _tell_end(self, trial: Account, *, error: bool) -> None:
+        self.told.append(("end", trial.n, 0 if trial.shown is None else trial.shown["link"], error))
 
     def _check_saved_at_end(self, trial: Account, event: ev.TrialTerminated) -> None:
         """A class that saves at its end, and came to it in order, has a checkpoint of its last row."""
         life = self.ledger.lives.get((self._epoch, event.n, event.attempt))
-        in_order = trial.status == "RUNNING" and life is not None and life.end in ("Returned", "Stopped")
+        # One that was told to pause, and ended because everything did, saves only what it would need.
+        ends = trial.status == "RUNNING" and trial.verdict != "pause"
+        in_order = ends and life is not None and life.end in ("Returned", "Stopped")
         if in_order and self.scenario.at_end and all(k.rows != len(trial.rows) for k in trial.kept.values()):
             raise Violation("I2", f"trial {trial.n} ended with {event} without its last checkpoint")
 
@@ -314,6 +397,7 @@ class Audit:
             trial.told_before += sum(row.told for row in trial.rows)
             trial.rows.clear()
             trial.floor = trial.next_index
+            trial.origin, trial.judged, trial.shown, trial.training = None, 0, None, Training()
 
     # --- failures
 
@@ -346,6 +430,8 @@ class Audit:
             trial.failures += 1
         if event.cause != Cause.DAMAGED:
             self._failed_fast = self.scenario.fail_fast
+        if trial.status != "TERMINATED":
+            self._tell_end(trial, error=True)
         trial.status, trial.verdict, trial.cause = "ERROR", "", event.cause
 
     def _own_fault(self, event: ev.AttemptFailed | ev.TrialErrored) -> None:
@@ -374,82 +460,9 @@ class Audit:
             raise Violation("I8", f"{event}, but the attempt's own story is {life}, and its driver lives")
         trial.status, trial.verdict = "PENDING", ""
 
-    # --- checkpoints
 
-    def staged(self, event: ev.CheckpointStaged) -> None:
-        trial = self._current(event)
-        weights = self.store.made.get(event.sealed)
-        last = trial.rows[-1] if trial.rows else None
-        if weights is None or last is None or weights.link != last.link:
-            raise Violation("I6", f"{event} holds {weights}, the last row is {last}")
-        if event.index != trial.next_index or any(k.sealed == event.sealed for k in trial.kept.values()):
-            raise Violation("I2", f"{event} of trial {trial.n} comes twice, or is not number {trial.next_index}")
-        trial.next_index += 1
-        self.stages.add(event.sealed)
-        trial.kept[event.index] = Kept(event.index, event.sealed, len(trial.rows), last.metrics, trial.time_total)
-
-    def committed(self, event: ev.CheckpointCommitted) -> None:
-        kept = self._kept(event.n, event.index, "staged")
-        weights = self.store.made[kept.sealed]
-        if event.digest != f"{weights.n}.{weights.step}.{weights.link}" or kept.sealed in self.store.lost_stages:
-            raise Violation("I2", f"{event} was committed from {weights}")
-        kept.stored, kept.digest = "committed", event.digest
-
-    def rejected(self, event: ev.CheckpointRejected) -> None:
-        kept = self.trials[event.n].kept.get(event.index)
-        if kept is None or kept.stored not in ("staged", "committed"):
-            raise Violation("I2", f"{event} is about {kept}")
-        path_end = f"/t{event.n}/checkpoint_{event.index:06d}"
-        rotten = any(path.endswith(path_end) for path in self.store.rotten)
-        unloadable = self.ledger.blamed.get((event.n, event.index), 0) >= 2
-        if kept.stored == "staged" and kept.sealed not in self.store.lost_stages:
-            raise Violation("I2", f"{event}: the staged files were good")
-        if kept.stored == "committed" and not rotten and not unloadable:
-            raise Violation("I2", f"{event}: the checkpoint is good")
-        kept.stored = "bad"
-
-    def drop(self, event: ev.CheckpointsDropped) -> None:
-        trial = self.trials[event.n]
-        for index in event.indexes:
-            kept = self._kept(event.n, index, "committed")
-            why = why_needed(self.scenario.retention, self.trials, trial, kept)
-            if why:
-                raise Violation("I3", f"checkpoint {index} of trial {trial.n} is dropped although it is {why}")
-        for index in event.indexes:
-            trial.kept[index].stored = "dropped"
-
-    def deleted(self, event: ev.CheckpointsDeleted) -> None:
-        for index in event.indexes:
-            self._kept(event.n, index, "dropped")
-
-    # --- helpers
-
-    def _kept(self, n: int, index: int, stored: str) -> Kept:
-        kept = self.trials[n].kept.get(index)
-        if kept is None or kept.stored != stored:
-            raise Violation("I2", f"checkpoint {index} of trial {n} should be {stored} and is {kept}")
-        return kept
-
-    def _in(self, event: Any, status: str) -> Account:
-        n: int = event.n
-        trial = self.trials[n]
-        if trial.status != status:
-            raise Violation("I7", f"{event} of a trial that is {trial.status}")
-        return trial
-
-    def _current(self, event: Any) -> Account:
-        trial = self._in(event, "RUNNING")
-        if event.attempt != trial.attempt:
-            raise Violation("I7", f"{event} of a trial that is in attempt {trial.attempt}")
-        return trial
-
-
-def _configs(scenario: Scenario) -> list[dict[str, Any]]:
-    plan, configs, mark = scenario.plan(), [], None
-    while (variant := plan.next(mark)) is not None:
-        configs.append(variant.config)
-        mark = variant.mark
-    return configs
+def _cpus(request: dict[str, float] | None) -> float:
+    return 1.0 if request is None else request.get("CPU", 0.0)
 
 
 _CHECKS: dict[type, Callable[[Audit, Any], None]] = {
@@ -465,6 +478,10 @@ _CHECKS: dict[type, Callable[[Audit, Any], None]] = {
     ev.CheckpointsDeleted: Audit.deleted,
     ev.TrialPaused: Audit.paused,
     ev.TrialResumed: Audit.resumed,
+    ev.TrialReconfigured: Audit.reconfigured,
+    ev.TrialResized: Audit.resized,
+    ev.StoodStill: Audit.stood_still,
+    ev.SearchAsked: Audit.search_asked,
     ev.AttemptFailed: Audit.failed,
     ev.AttemptInterrupted: Audit.interrupted,
     ev.TrialErrored: Audit.errored,

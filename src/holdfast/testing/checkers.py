@@ -16,7 +16,7 @@ from holdfast.controller.opening import open_state
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.journal.snapshot import Snapshot, SnapshotStore
-from holdfast.testing.accounts import Account
+from holdfast.testing.accounts import Account, is_obsolete
 from holdfast.testing.audit import Audit
 from holdfast.testing.disk import DiskView, MemoryDisk
 from holdfast.testing.ledger import Violation
@@ -45,10 +45,10 @@ def durable_fields(state: State) -> dict[str, Any]:
         "workers": state.workers,
         "unseen": state.unseen,
         "seen_by": state.seen_by,
-        "uniform": state.uniform,
         "search_ended": state.search_ended,
         "stopping": state.stopping,
         "mark": state.mark,
+        "asks": state.asks,
         "total_failures": state.total_failures,
         "reports": state.reports,
         "any_checkpoint": state.any_checkpoint,
@@ -70,9 +70,17 @@ def reopen(root: str, disk: MemoryDisk, retention: Retention) -> State:
     return open_state(Path(root), retention, store=SnapshotStore(root, disk=view), disk=view).state
 
 
+def _check_uniform(state: State) -> None:
+    """All trials ask for the same, if the state says so; whether it notices when they do again does not matter."""
+    if state.uniform and any(trial.request != state.trials[0].request for trial in state.trials):
+        raise Violation("I5", "trials ask for different resources, and the state does not know")
+
+
 def same_state(one: State, other: State, what: str) -> None:
     """Both must agree in every durable field."""
     left, right = durable_fields(one), durable_fields(other)
+    _check_uniform(one)
+    _check_uniform(other)
     for name, value in left.items():
         if value != right[name]:
             if name == "trials":
@@ -113,11 +121,11 @@ def check_over(audit: Audit, state: State, checkpoints: Mapping[str, Any], root:
             "I5", f"{state.reports} reports and {state.total_failures} failures, by the journal {audit.counts}"
         )
     for account, trial in zip(audit.trials, state.trials, strict=True):
-        last = account.rows[-1].metrics if account.rows else None
-        if (trial.status, trial.rows, trial.iteration) != (account.status, len(account.rows), len(account.rows)):
+        found = (trial.status, trial.rows, trial.iteration, trial.judged)
+        if found != (account.status, len(account.rows), account.training.iteration, account.judged):
             raise Violation("I6", f"trial {trial.n}: {trial.status}, {trial.rows} rows, by the journal {account}")
-        if account.rows and _encode(trial.metrics) != _encode(last):
-            raise Violation("I6", f"trial {trial.n} shows {trial.metrics}, its last row is {last}")
+        if _encode(trial.metrics) != _encode(account.shown):
+            raise Violation("I6", f"trial {trial.n} shows {trial.metrics}, by the journal {account.shown}")
         if trial.failures != account.failures:
             raise Violation("I8", f"trial {trial.n} has {trial.failures} failures, by the journal {account.failures}")
         if abs(trial.time_total - account.time_total) > 1e-6:
@@ -128,25 +136,33 @@ def check_over(audit: Audit, state: State, checkpoints: Mapping[str, Any], root:
 def _check_directories(audit: Audit, state: State, checkpoints: Mapping[str, Any], root: str) -> None:
     """Every checkpoint that the journal knows is there, and none that it has deleted."""
     undeleted = state.session.undeleted
+    needed = {other.depends for other in audit.trials}
     for account in audit.trials:
         for kept in account.kept.values():
             path = f"{root}/t{account.n}/checkpoint_{kept.index:06d}"
             found = checkpoints.get(path)
             if kept.stored == "committed" and (found is None or not found.manifest or found.digest != kept.digest):
                 raise Violation("I3", f"{path} should exist and is {found}")
-            if kept.stored == "committed" and kept.index < account.floor:
+            obsolete = kept.index < account.floor and (account.n, kept.index) not in needed
+            if kept.stored == "committed" and obsolete:
                 raise Violation("I3", f"{path} belongs to a life that the user ended, and was not dropped")
             if kept.stored == "dropped" and found is not None and (account.n, kept.index) not in undeleted:
                 raise Violation("I3", f"{path} was dropped and is still there")
         _check_number(account, audit)
     overall = audit.scenario.retention.num_to_keep_overall
-    ended = sum(len(account.usable()) for account in audit.trials if account.status == "TERMINATED")
+    ended = sum(
+        (account.n, kept.index) not in needed
+        for account in audit.trials
+        if account.status == "TERMINATED"
+        for kept in account.usable()
+    )
     if overall is not None and ended > overall:
         raise Violation("I3", f"trials that have ended keep {ended} checkpoints, the limit is {overall}")
 
 
 def _check_number(account: Account, audit: Audit) -> None:
-    """Retention keeps no more than it was asked to, and the latest."""
-    limit = audit.scenario.retention.num_to_keep
-    if limit is not None and len(account.usable()) > limit + 1:
-        raise Violation("I3", f"trial {account.n} keeps {len(account.usable())} checkpoints, the limit is {limit}")
+    """Retention keeps no more than it was asked to, the latest, and what others go on from."""
+    rule = audit.scenario.retention
+    for kept in account.usable():
+        if is_obsolete(rule, audit.trials, account, kept):
+            raise Violation("I3", f"checkpoint {kept.index} of trial {account.n} is still there, and nothing needs it")

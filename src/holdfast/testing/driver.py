@@ -11,40 +11,39 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.controller.hooks import NoHooks
 from holdfast.controller.keeping import KeeperEdge
 from holdfast.controller.loop import Controller, Edges
 from holdfast.controller.proposing import Describer, VariantProposer
 from holdfast.controller.replay import Memory, StopRuleMemory, open_with_memory, stored_memories
+from holdfast.controller.searching import LearningProposer
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import Root
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.watches import Watches
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
-from holdfast.core.policies import Policies, Rules, Scheduler
+from holdfast.core.policies import Policies, Rules, Scheduler, ignore
 from holdfast.core.state import State
 from holdfast.errors import StorageError
 from holdfast.journal.epoch import Claim, claim_epoch
 from holdfast.journal.snapshot import SnapshotStore
-from holdfast.schedulers.desk import SchedulerDesk
 from holdfast.schedulers.fifo import FirstInFirstOut
-from holdfast.space.rng import Rng
+from holdfast.search.desk import SearcherDesk
 from holdfast.stopper import DictStopper, NoopStopper, Stopper
 from holdfast.testing.disk import DiskView, Killed
 from holdfast.testing.engine import FakeEngine
-from holdfast.testing.hosts import ROOT, SimJournal, SlowProposer, StoreHost, WorkersHost, World
+from holdfast.testing.fake_search import PREFIX
+from holdfast.testing.hosts import ROOT, SearchThread, SimJournal, SlowProposer, StoreHost, WorkersHost, World
 from holdfast.testing.policies import GoodRowsStopper, PausingScheduler, StoredGoodRowsStopper
 from holdfast.testing.process import DriverProcess
-from holdfast.testing.roster import ROSTER
+from holdfast.testing.roster import make_desk
 from holdfast.testing.scenario import Scenario
 from holdfast.testing.store import StoreWorkers
 from holdfast.testing.timeline import FakeClock
 from holdfast.trainable.messages import Run, Setup
 
 UNWIND_GRACE_S = 20.0
-SCHEDULER_STREAM = 77
 LEAVE_SYNCS = 20
 PATIENCE_S = 1.0  # the loop looks at its clock several times a second
 
@@ -90,16 +89,6 @@ def make_stopper(scenario: Scenario) -> Stopper:
     return NoopStopper()
 
 
-def make_desk(scenario: Scenario, results: ResultBuilder) -> SchedulerDesk | None:
-    """The story's scheduler, as a user would choose it; None for none that remembers anything."""
-    if not scenario.scheduler:
-        return None
-    scheduler = ROSTER[scenario.scheduler](Rng([scenario.seed, SCHEDULER_STREAM]))
-    scheduler.set_search_properties(None, None, seed=scenario.seed)
-    scheduler.check_ready()
-    return SchedulerDesk(scheduler, ExperimentInfo(root=Path(ROOT), name="story", trainable_name="story"), results)
-
-
 class SimDriver:
     """One driver, advanced a piece at a time.
 
@@ -132,12 +121,28 @@ class SimDriver:
         if self._stop.has_memory:
             self._memories.append(StopRuleMemory(self._stop, self._results))
         self._scheduler: Scheduler = FirstInFirstOut()
-        desk = make_desk(world.scenario, self._results)
+        desk = make_desk(world.scenario.scheduler, world.scenario.seed, self._results)
         if desk is not None:
             self._scheduler = desk
             self._memories.append(desk)
         elif world.scenario.pause_at:
             self._scheduler = PausingScheduler(world.scenario.pause_at)
+        self._search: SearchThread | None = None
+        self._learner = self._make_learner(world.scenario)
+
+    def _make_learner(self, scenario: Scenario) -> LearningProposer | None:
+        fake = scenario.learner(self._results)
+        if fake is None:
+            return None
+
+        def make_desk() -> SearcherDesk:
+            another = scenario.learner(self._results)
+            assert another is not None
+            return another.desk
+
+        learner = LearningProposer(make_desk, fake.script, fake.filler)
+        self._memories.append(learner)
+        return learner
 
     def advance(self) -> None:
         """Do the next piece: claim, open the journal, open the experiment, or one turn of the loop."""
@@ -197,7 +202,7 @@ class SimDriver:
             trial_dir=lambda n: Path(f"{ROOT}/t{n}"),
             trouble=lambda text: None,
         )
-        edges = Edges(engine, journal, keeper, self._proposer(state), clock, partial(self._run_message, state))
+        edges = Edges(engine, journal, keeper, self._proposer(state, engine), clock, partial(self._run_message, state))
         hooks = SimHooks(state, self._stop, self.process, world)
         watches = Watches(self._stop, stall_timeout_s=scenario.stall_timeout_s, grace_s=scenario.grace_s)
         self._snapshots = Snapshotter(
@@ -243,25 +248,31 @@ class SimDriver:
             is_class=scenario.is_class,
             max_concurrent=scenario.max_concurrent,
             lookahead=scenario.lookahead,
+            searcher_learns=self._search is not None,
             free_load_failures=scenario.free_load_failures,
             unwind_grace_s=UNWIND_GRACE_S,
             roots=(ROOT,),
         )
-        return Policies(rules, self._scheduler, self._stop, self._results)
+        tell = ignore if self._search is None else self._search.tell
+        return Policies(rules, self._scheduler, self._stop, self._results, tell)
 
-    def _proposer(self, state: State) -> SlowProposer:
+    def _proposer(self, state: State, engine: FakeEngine) -> SlowProposer | SearchThread:
         world, scenario = self.world, self.world.scenario
         wide = {"CPU": min(2.0, scenario.cpus)}
         describe = Describer(
             state,
-            prefix="5eed5",
+            prefix=PREFIX,
             request_of=lambda config: wide if scenario.wide_trials and config["width"] == 32 else None,
             keep_value=lambda proposal: proposal.config,
             names=lambda n, identity, tag, config: ("", ""),
         )
-        proposer = VariantProposer(scenario.plan(), state, describe)
         slow = world.chaos.strikes("slow_searches", 0.5)
         delay_s = world.chaos.rng.uniform(0.1, 5.0) if slow else 0.0
+        if self._learner is not None:
+            self._learner.start(describe, engine.wake, threaded=False)
+            self._search = SearchThread(self._learner, self.process, world.timeline, delay_s)
+            return self._search
+        proposer = VariantProposer(scenario.plan(), state, describe)
         return SlowProposer(proposer, self.process, world.timeline, delay_s)
 
     # --- running
@@ -307,6 +318,8 @@ class SimDriver:
         assert self._snapshots is not None
         self._snapshots.finish()
         self.snapshots += 1
+        if self._search is not None:
+            self._search.go_on()
 
     def _leave(self, controller: Controller) -> None:
         state, now = controller.state, controller.edges.clock.now()

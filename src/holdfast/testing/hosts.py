@@ -11,8 +11,10 @@ from collections.abc import Collection, Sequence
 
 from holdfast.checkpoints import keeper as jobs
 from holdfast.controller.proposing import VariantProposer
+from holdfast.controller.searching import LearningProposer
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
+from holdfast.core.state import State
 from holdfast.journal.log import GROUP_COMMIT_S, Journal
 from holdfast.testing.chaos import Chaos
 from holdfast.testing.disk import MemoryDisk
@@ -100,6 +102,38 @@ class SlowProposer:
 
     def drain(self) -> list[ob.Observation]:
         return self._proposer.drain()
+
+
+class SearchThread:
+    """The edge of a searcher that learns, whose thread is a part of the story (``controller.loop.Proposer``)."""
+
+    def __init__(self, proposer: LearningProposer, process: DriverProcess, timeline: Timeline, delay_s: float) -> None:
+        self._proposer = proposer
+        self._process = process
+        self._timeline = timeline
+        self._delay_s = delay_s
+        self._planned = False
+        self.drain = proposer.drain
+
+    def ask(self, count: int) -> None:
+        self._process.step("propose")
+        self._proposer.ask(count)
+
+    def tell(self, state: State, event: ev.AnyEvent) -> bool:
+        news = self._proposer.tell(state, event)
+        self.go_on()
+        return news
+
+    def go_on(self) -> None:
+        """The thread wakes when there is something to do."""
+        if not self._planned and self._proposer.is_behind:
+            self._planned = True
+            self._timeline.later(self._delay_s, lambda: self._process.in_background("search", self._pass_on))
+
+    def _pass_on(self) -> None:
+        self._planned = False
+        self._proposer.pass_on()
+        self.go_on()
 
 
 class StoreHost:

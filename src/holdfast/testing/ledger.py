@@ -55,7 +55,8 @@ class Sent:
 class Life:
     """An attempt as its process knows it."""
 
-    start: Weights
+    start: Weights  # whoever saved it
+    began: bool = False  # it has loaded that
     reports: list[int] = field(default_factory=list)  # links
     end: str = ""  # a cause of ``core.events.Cause``, or "returned", "stopped", "halted", "driver gone"
     hung: bool = False

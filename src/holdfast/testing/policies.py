@@ -34,30 +34,31 @@ class GoodRowsStopper(Stopper):
     def __init__(self, good: int, in_all: int) -> None:
         self._good = good
         self._in_all = in_all
-        self._rows: dict[str, dict[int, bool]] = {}  # trial -> iteration -> was it good
+        self._rows: dict[str, list[bool | None]] = {}  # of each trial: was it good; None if nobody asked
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
-        rows = self._rows.setdefault(trial_id, {})
-        rows[result["training_iteration"]] = is_good(result)
-        return sum(rows.values()) >= self._good
+        rows = self._rows.setdefault(trial_id, [])
+        rows.append(is_good(result))
+        return rows.count(True) >= self._good
 
     def stop_all(self) -> bool:
-        return bool(self._in_all) and sum(map(len, self._rows.values())) >= self._in_all
+        told = sum(row is not None for rows in self._rows.values() for row in rows)
+        return bool(self._in_all) and told >= self._in_all
 
     def rewind(self, trial_id: str, rows: int) -> None:
         """Forget what an abandoned attempt reported."""
-        known = self._rows.get(trial_id, {})
-        self._rows[trial_id] = {iteration: good for iteration, good in known.items() if iteration <= rows}
+        known = self._rows.get(trial_id, [])[:rows]
+        self._rows[trial_id] = known + [None] * (rows - len(known))
 
 
 class StoredGoodRowsStopper(GoodRowsStopper):
     """The same, with a memory that snapshots can hold."""
 
     def get_state(self) -> dict[str, Any]:
-        return {trial: [list(row) for row in rows.items()] for trial, rows in self._rows.items()}
+        return dict(self._rows)
 
     def set_state(self, state: dict[str, Any]) -> None:
-        self._rows = {trial: dict(rows) for trial, rows in state.items()}
+        self._rows = {trial: list(rows) for trial, rows in state.items()}
 
 
 class PausingScheduler(FirstInFirstOut):

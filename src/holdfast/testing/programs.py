@@ -95,7 +95,9 @@ class Trainer:
                 error = ErrorFacts("OSError", "cannot load the checkpoint", "train.py:9")
                 # Only a class says when it loads; a function's failure is one of the user's code.
                 return Raised(*self._who, error, restoring=self._plan.is_class)
-            self._weights = self._life.start = loaded
+            self._life.start = loaded
+            self._weights = loaded._replace(n=self._run.n)
+        self._life.began = True
         while self._plan.is_class or self._weights.step < self._plan.steps:
             yield Sleep(self._plan.step_s)
             mishap = self._mishaps.in_step()
@@ -117,8 +119,8 @@ class Trainer:
         return Returned(*self._who)
 
     def _blame(self) -> None:
-        index = int(str(self._run.checkpoint).rpartition("_")[2])
-        key = (self._run.n, index)
+        home, _, index = str(self._run.checkpoint).partition("/checkpoint_")
+        key = (int(home[1:]), int(index))
         self._ledger.blamed[key] = self._ledger.blamed.get(key, 0) + 1
 
     def _fail(self, mishap: str) -> Generator[Wish, Any, Raised]:

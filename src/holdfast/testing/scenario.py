@@ -11,16 +11,21 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
+from holdfast.callbacks.rows import ResultBuilder
 from holdfast.core.retention import Retention
 from holdfast.space import choice, uniform
 from holdfast.space.rng import Rng
 from holdfast.space.variants import VariantPlan
+from holdfast.testing.fake_search import SEARCHERS, FakeSearch
 from holdfast.testing.programs import Training
-from holdfast.testing.roster import ROSTER
+from holdfast.testing.roster import NEED_EQUAL_TRIALS, NEED_THEIR_SEARCHER, ROSTER
 
 T = TypeVar("T")
+SPACE = {"lr": uniform(0, 1), "width": choice([16, 32, 64])}
 SCHEDULED = 0.4
 """Share of the stories that have a scheduler from the roster."""
+LEARNING = 0.25
+"""Share of the stories that have a searcher which learns."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -94,6 +99,13 @@ class Scenario:
     snapshot_chance: float
     save_chance: float  # a callback asks for a checkpoint after a report
     scheduler: str = ""  # of the roster; "": none
+    searcher: str = ""  # of the roster; "": one that does not learn
+
+    def with_scheduler(self, name: str) -> Scenario:
+        """The same story with a scheduler of the roster."""
+        wide = self.wide_trials and name not in NEED_EQUAL_TRIALS
+        searcher = name if name in NEED_THEIR_SEARCHER else self.searcher
+        return replace(self, scheduler=name, searcher=searcher, pause_at=0, wide_trials=wide)
 
     def training(self, n: int) -> Training:
         """How trial ``n`` trains."""
@@ -109,9 +121,19 @@ class Scenario:
 
     def plan(self) -> VariantPlan:
         """The search: a function of the seed alone."""
-        return VariantPlan(
-            {"lr": uniform(0, 1), "width": choice([16, 32, 64])}, seed=self.seed, num_samples=self.samples
-        )
+        return VariantPlan(SPACE, seed=self.seed, num_samples=self.samples)
+
+    def configs(self) -> list[dict[str, Any]]:
+        """The configurations of that search, in order."""
+        plan, configs, mark = self.plan(), [], None
+        while (variant := plan.next(mark)) is not None:
+            configs.append(variant.config)
+            mark = variant.mark
+        return configs
+
+    def learner(self, results: ResultBuilder) -> FakeSearch | None:
+        """A searcher that learns, and knows nothing yet; None if the story has none."""
+        return FakeSearch(self.searcher, self.seed, self.samples, SPACE, results) if self.searcher else None
 
 
 def pick(rng: Rng, options: Sequence[T]) -> T:
@@ -154,7 +176,9 @@ def draw_scenario(seed: int, rng: Rng) -> Scenario:
         save_chance=pick(rng, (0.0, 0.0, 0.2)),
     )
     if rng.random() < SCHEDULED:
-        scenario = replace(scenario, scheduler=pick(rng, sorted(ROSTER)), pause_at=0)
+        scenario = scenario.with_scheduler(pick(rng, sorted(ROSTER)))
+    if rng.random() < LEARNING and not scenario.searcher:
+        scenario = replace(scenario, searcher=pick(rng, sorted(SEARCHERS)))
     return scenario
 
 

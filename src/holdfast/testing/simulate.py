@@ -1,10 +1,12 @@
 """The simulator: whole experiments under injected faults, one seed a story.
 
     python -m holdfast.testing.simulate --seed 7 --verbose
+    python -m holdfast.testing.simulate --seed 7 --count 500 --scheduler pbt --searcher learning
 
-The core, the loop, the journal, snapshots, replay, the keeper's edge and the proposer are the real ones. The clock, the
-disk, the store, the engine and its workers are fakes of this package, and everything happens in one thread. Whatever is
-random is drawn from one generator, so a seed repeats its story exactly.
+The core, the loop, the journal, snapshots, replay, the keeper's edge, the proposers and most schedulers (``roster``)
+are the real ones. The clock, the disk, the store, the engine and its workers are fakes of this package, and so are most
+searchers (``fake_search``); everything happens in one thread. Whatever is random is drawn from one generator, so a seed
+repeats its story exactly.
 
 Fault budget, the most that can happen in one story (``FaultBudget``); a story gets about half of the kinds:
 
@@ -48,6 +50,7 @@ import logging
 import os
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 
 from holdfast.core.state import State
 from holdfast.errors import OwnershipError, StorageError
@@ -57,10 +60,13 @@ from holdfast.testing.chaos import Chaos
 from holdfast.testing.checkers import check_claims, check_over, refold, reopen, same_state
 from holdfast.testing.disk import Killed
 from holdfast.testing.driver import SimDriver
+from holdfast.testing.fake_search import SEARCHERS
 from holdfast.testing.hosts import ROOT, World
 from holdfast.testing.journal_bytes import Entry, read_history
 from holdfast.testing.ledger import Violation
 from holdfast.testing.process import DriverProcess
+from holdfast.testing.retelling import Retelling, check_search
+from holdfast.testing.roster import ROSTER
 from holdfast.testing.scenario import FaultBudget, Scenario, draw_budget, draw_scenario
 from holdfast.testing.timeline import Timeline
 
@@ -131,6 +137,10 @@ class Simulation:
         history = self._read_history()
         world = self.world
         audit = Audit(world.scenario, world.ledger, world.store).read(history)
+        if world.scenario.scheduler:
+            Retelling(world.scenario, audit.scheduled).check(history)
+        if world.scenario.searcher:
+            check_search(world.scenario, history, audit.told)
         assert self.state is not None
         check_over(audit, self.state, world.store.checkpoints, ROOT)
         same_state(self.state, refold(ROOT, world.disk, world.scenario.retention), "the last driver, and the journal")
@@ -314,9 +324,22 @@ class Simulation:
         self._known = found
 
 
-def repeat_line(seed: int) -> str:
+def repeat_line(seed: int, scheduler: str = "", searcher: str = "") -> str:
     """What to type to see the story of a seed."""
-    return f"python -m holdfast.testing.simulate --seed {seed} --verbose"
+    line = f"python -m holdfast.testing.simulate --seed {seed} --verbose"
+    line += f" --scheduler {scheduler!r}" if scheduler else ""
+    return line + (f" --searcher {searcher!r}" if searcher else "")
+
+
+def with_policies(scheduler: str = "", searcher: str = "") -> Callable[[Scenario], Scenario]:
+    """Stories as they are drawn, but with this scheduler and this searcher; "" leaves the choice to the seed."""
+
+    def change(scenario: Scenario) -> Scenario:
+        if searcher:
+            scenario = replace(scenario, searcher=searcher)
+        return scenario.with_scheduler(scheduler) if scheduler else scenario
+
+    return change
 
 
 def main(arguments: list[str] | None = None) -> int:
@@ -324,16 +347,18 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m holdfast.testing.simulate", description="Repeat a story.")
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=1, help="tell so many stories, beginning with this seed")
+    parser.add_argument("--scheduler", choices=sorted(ROSTER), default="", help="instead of the one that was drawn")
+    parser.add_argument("--searcher", choices=sorted(SEARCHERS), default="", help="instead of the one that was drawn")
     parser.add_argument("--verbose", action="store_true", help="print what happens")
     options = parser.parse_args(arguments)
     logging.getLogger("holdfast").addHandler(logging.NullHandler())
     for seed in range(options.seed, options.seed + options.count):
-        simulation = Simulation(seed)
+        simulation = Simulation(seed, change=with_policies(options.scheduler, options.searcher))
         try:
             simulation.run()
         except Exception as error:
             _print_story(simulation)
-            print(f"{type(error).__name__}: {error}\n{repeat_line(seed)}")
+            print(f"{type(error).__name__}: {error}\n{repeat_line(seed, options.scheduler, options.searcher)}")
             return 1
         if options.verbose:
             _print_story(simulation)

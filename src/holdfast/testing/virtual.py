@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -24,7 +24,7 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.decide import decide_all
 from holdfast.core.plan import finished
-from holdfast.core.policies import Policies, Rules, Scheduler
+from holdfast.core.policies import Policies, Rules, Scheduler, ignore
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Trial
 from holdfast.core.transitions import apply
@@ -79,7 +79,8 @@ class VirtualExperiment:
         mode: "min" or "max".
         seed: Of every random choice.
         until: Virtual seconds after which it ends; None to run to the end.
-        kill_every: A driver dies after so many new trials; 0 for never. What was being computed is lost.
+        enough: Ends it after the first report for which this is true.
+        kill_every: A driver dies after so many reports; 0 for never. What was being computed is lost.
 
     Example:
         >>> experiment = VirtualExperiment(
@@ -100,6 +101,7 @@ class VirtualExperiment:
     mode: str
     seed: int = 0
     until: float | None = None
+    enough: Callable[[Point], bool] | None = None
     kill_every: int = 0
     journal: list[bytes] = field(default_factory=list)
     """Everything that happened, as a journal would hold it."""
@@ -124,23 +126,27 @@ class _InlineProposer:
     def __init__(self, desk: SearcherDesk, script: Script, filler: Filler) -> None:
         self._desk, self._script, self._filler = desk, script, filler
         self._ready: deque[Any] = deque()
+        self._heard = 0
 
     def after(self, state: State, event: ev.AnyEvent) -> None:
         if isinstance(event, ev.TrialCreated):
             self._desk.claim(event.n)
         else:
-            self._hear(state, event)
+            item = self._script.item(state, event)
+            if item is not None:
+                self._desk.hear(item)
 
     def start(self, describe: Describer) -> None:
         self._describe = describe
-        self._ready = deque(self._desk.unclaimed())
+        self._ready = deque((0, answer) for answer in self._desk.unclaimed())
 
-    def tell(self, state: State, event: ev.AnyEvent) -> None:
-        self._ready.extend(self._hear(state, event))
-
-    def _hear(self, state: State, event: ev.AnyEvent) -> Iterable[Any]:
+    def tell(self, state: State, event: ev.AnyEvent) -> bool:
         item = self._script.item(state, event)
-        return self._desk.hear(item) if item is not None else ()
+        if item is None:
+            return False
+        self._heard += 1
+        self._ready.extend((self._heard, answer) for answer in self._desk.hear(item))
+        return True
 
     def ask(self, count: int) -> None:
         """The question was an event."""
@@ -148,12 +154,12 @@ class _InlineProposer:
     def drain(self) -> list[ob.Observation]:
         told: list[ob.Observation] = []
         while self._ready:
-            answer = self._ready.popleft()
+            heard, answer = self._ready.popleft()
             if isinstance(answer, Suggested):
                 variant = Variant(self._filler.config(answer.values), flatten_dict(answer.values), None)
                 told.append(self._describe(variant))
             else:
-                told.append(ob.Exhausted(answer.reason) if isinstance(answer, Ended) else ob.NotYet())
+                told.append(ob.Exhausted(answer.reason) if isinstance(answer, Ended) else ob.NotYet(heard))
         return told
 
 
@@ -170,10 +176,10 @@ class _Driver:
         self._queue: list[tuple[float, int, ob.Observation]] = []
         self._order = 0
         self._program: dict[int, tuple[int, Any]] = {}  # running trial -> step and state
-        self._born = len(self._state.trials)
+        self._born = len(experiment._points)
         self._proposer = self._make_proposer()
         scheduler: Scheduler = self._desk or FirstInFirstOut()
-        tell = self._search.tell if self._search is not None else lambda state, event: None
+        tell = self._search.tell if self._search is not None else ignore
         self._policies = Policies(self._rules, scheduler, _NeverStop(), self._results, tell)
 
     def _make_desk(self) -> SchedulerDesk | None:
@@ -197,7 +203,8 @@ class _Driver:
         )
         limit = None if own.num_samples == -1 else own.num_samples
         desk = SearcherDesk(searcher, lambda n: trial_id(PREFIX, n), limit)
-        script = Script(self._results.last, with_results=hears_results(searcher))
+        budget_of = None if self._desk is None else getattr(self._desk.scheduler, "hyperband_info", None)
+        script = Script(self._results.last, with_results=hears_results(searcher), budget_of=budget_of)
         return _InlineProposer(desk, script, Filler(own.space, type(searcher).__name__))
 
     def _open(self) -> State:
@@ -225,7 +232,9 @@ class _Driver:
         if self._search is not None:
             self._search.start(describe)
             return self._search
-        return VariantProposer(VariantPlan(own.space, seed=own.seed, num_samples=own.num_samples), self._state, describe)
+        return VariantProposer(
+            VariantPlan(own.space, seed=own.seed, num_samples=own.num_samples), self._state, describe
+        )
 
     # --- time
 
@@ -237,13 +246,16 @@ class _Driver:
             start.append(ob.Resumed(lost="the driver was killed"))
         self._settle(start)
         while not finished(state) and self._queue:
-            if own.kill_every and len(state.trials) - self._born >= own.kill_every:
+            if own.kill_every and len(own._points) - self._born >= own.kill_every:
                 return False
             at, _, first = heapq.heappop(self._queue)
             if own.until is not None and at > own.until:
                 return True
             own._at = at
+            seen = len(own._points)
             self._settle([first])
+            if own.enough is not None and any(map(own.enough, own._points[seen:])):
+                return True
         return True
 
     def _settle(self, observations: list[ob.Observation]) -> None:

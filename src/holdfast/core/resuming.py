@@ -1,0 +1,69 @@
+"""What becomes of the trials of earlier runs when an experiment is opened again: the user says so."""
+
+from __future__ import annotations
+
+from holdfast.core import commands as cmd
+from holdfast.core import events as ev
+from holdfast.core import observations as ob
+from holdfast.core.dropping import drop_obsolete, drop_released, terminate_waiting
+from holdfast.core.state import State, Status, Trial
+from holdfast.core.turn import Turn
+
+
+def obey(turn: Turn, o: ob.Resumed) -> None:
+    """Resume, restart or leave trials as the user chose, and take up what storage still has to do.
+
+    Nothing runs when this is called: what the former driver left running has been settled.
+    """
+    state = turn.state
+    state.session.held_until.clear()
+    ended = [trial for trial in state.trials if trial.final]  # before the unfinished ones join them
+    if o.unfinished == "restart":
+        for trial in list(state.unfinished()):
+            _restart(turn, trial)
+    elif o.unfinished == "skip":
+        terminate_waiting(turn, "not resumed")
+    if o.spent and (o.errored != "skip" or o.finished != "skip"):
+        turn.add(ev.Noted(turn.at, -1, f"ended trials were not resumed: {o.spent}"))
+    else:
+        _requeue(turn, [trial for trial in ended if trial.status == Status.ERROR], o.errored)
+        _requeue(turn, [trial for trial in ended if trial.status == Status.TERMINATED], o.finished)
+    turn.add(ev.BudgetRenewed(turn.at))
+    if state.stopping:
+        terminate_waiting(turn, state.stopping)
+    _drop_what_was_forgotten(turn)
+    _newest_first(state)
+    turn.commands.extend(cmd.Commit(n, index) for n, index in state.staged)
+    turn.commands.extend(cmd.Delete(n, index) for n, index in state.dropping)
+
+
+def _requeue(turn: Turn, trials: list[Trial], action: str) -> None:
+    if action == "skip":
+        return
+    for trial in trials:
+        if action == "restart":
+            _restart(turn, trial)
+        else:
+            turn.add(ev.TrialRequeued(turn.at, trial.n, "resume"))
+    if turn.state.search_ended.startswith("stop: ") and turn.state.pending:
+        turn.add(ev.SearchReopened(turn.at, "trials were resumed"))
+
+
+def _restart(turn: Turn, trial: Trial) -> None:
+    origin = trial.origin
+    turn.add(ev.TrialRequeued(turn.at, trial.n, "restart"))
+    drop_obsolete(turn, trial)
+    drop_released(turn, origin)
+
+
+def _drop_what_was_forgotten(turn: Turn) -> None:
+    """A crash may have kept the record of a commit and lost the one of what that made obsolete."""
+    for trial in turn.state.trials:
+        drop_obsolete(turn, trial)
+
+
+def _newest_first(state: State) -> None:
+    """Trials that were at work most recently continue first."""
+    waiting = sorted(state.pending, key=lambda n: (-state.trials[n].last_at, n))
+    state.pending.clear()
+    state.pending.extend(waiting)

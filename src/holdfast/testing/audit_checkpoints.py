@@ -1,0 +1,97 @@
+"""The part of the audit that is about checkpoints: what is in them, and when they may be gone (I2, I3)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from holdfast.core import events as ev
+from holdfast.testing.accounts import Account, Kept, why_needed
+from holdfast.testing.ledger import Ledger, Violation
+from holdfast.testing.scenario import Scenario
+from holdfast.testing.store import MemoryStore
+
+
+class CheckpointAudit:
+    """Follows the checkpoints of all trials.
+
+    Args:
+        scenario: What was asked for.
+        ledger: What the workers know.
+        store: What the store knows.
+    """
+
+    def __init__(self, scenario: Scenario, ledger: Ledger, store: MemoryStore) -> None:
+        self.scenario = scenario
+        self.ledger = ledger
+        self.store = store
+        self.trials: list[Account] = []
+        self.stages: set[str] = set()
+
+    def staged(self, event: ev.CheckpointStaged) -> None:
+        trial = self._current(event)
+        weights = self.store.made.get(event.sealed)
+        last = trial.rows[-1] if trial.rows else None
+        if weights is None or last is None or weights.link != last.link:
+            raise Violation("I6", f"{event} holds {weights}, the last row is {last}")
+        if event.index != trial.next_index or any(k.sealed == event.sealed for k in trial.kept.values()):
+            raise Violation("I2", f"{event} of trial {trial.n} comes twice, or is not number {trial.next_index}")
+        trial.next_index += 1
+        self.stages.add(event.sealed)
+        trial.kept[event.index] = Kept(
+            event.index, event.sealed, len(trial.rows), last.metrics, trial.time_total, trial.attempt, trial.training
+        )
+
+    def committed(self, event: ev.CheckpointCommitted) -> None:
+        kept = self._kept(event.n, event.index, "staged")
+        weights = self.store.made[kept.sealed]
+        if event.digest != f"{weights.n}.{weights.step}.{weights.link}" or kept.sealed in self.store.lost_stages:
+            raise Violation("I2", f"{event} was committed from {weights}")
+        kept.stored, kept.digest = "committed", event.digest
+
+    def rejected(self, event: ev.CheckpointRejected) -> None:
+        kept = self.trials[event.n].kept.get(event.index)
+        if kept is None or kept.stored not in ("staged", "committed"):
+            raise Violation("I2", f"{event} is about {kept}")
+        path_end = f"/t{event.n}/checkpoint_{event.index:06d}"
+        rotten = any(path.endswith(path_end) for path in self.store.rotten)
+        unloadable = self.ledger.blamed.get((event.n, event.index), 0) >= 2
+        if kept.stored == "staged" and kept.sealed not in self.store.lost_stages:
+            raise Violation("I2", f"{event}: the staged files were good")
+        if kept.stored == "committed" and not rotten and not unloadable:
+            raise Violation("I2", f"{event}: the checkpoint is good")
+        kept.stored = "bad"
+
+    def drop(self, event: ev.CheckpointsDropped) -> None:
+        trial = self.trials[event.n]
+        for index in event.indexes:
+            kept = self._kept(event.n, index, "committed")
+            why = why_needed(self.scenario.retention, self.trials, trial, kept)
+            if why:
+                raise Violation("I3", f"checkpoint {index} of trial {trial.n} is dropped although it is {why}")
+        for index in event.indexes:
+            trial.kept[index].stored = "dropped"
+
+    def deleted(self, event: ev.CheckpointsDeleted) -> None:
+        for index in event.indexes:
+            self._kept(event.n, index, "dropped")
+
+    # --- helpers
+
+    def _kept(self, n: int, index: int, stored: str) -> Kept:
+        kept = self.trials[n].kept.get(index)
+        if kept is None or kept.stored != stored:
+            raise Violation("I2", f"checkpoint {index} of trial {n} should be {stored} and is {kept}")
+        return kept
+
+    def _in(self, event: Any, status: str) -> Account:
+        n: int = event.n
+        trial = self.trials[n]
+        if trial.status != status:
+            raise Violation("I7", f"{event} of a trial that is {trial.status}")
+        return trial
+
+    def _current(self, event: Any) -> Account:
+        trial = self._in(event, "RUNNING")
+        if event.attempt != trial.attempt:
+            raise Violation("I7", f"{event} of a trial that is in attempt {trial.attempt}")
+        return trial

@@ -1,0 +1,187 @@
+"""Tells a whole history to policies that know nothing, and compares what they say with what was recorded (I5).
+
+No snapshot is read and nothing is left out or told twice here, so a live policy that depended on either has said
+something else at some point. Which reports were judged, and which trials only a scheduler can have ended, comes from
+the audit, not from the core.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterable, Sequence
+from typing import Any, NamedTuple
+
+from holdfast.callbacks.rows import ResultBuilder
+from holdfast.core import events as ev
+from holdfast.core.plan import WAITS_IN_VAIN
+from holdfast.core.policies import Reconfigure, Resize, Stop, Wish
+from holdfast.core.state import State, Stored, units
+from holdfast.core.transitions import apply
+from holdfast.schedulers.desk import SchedulerDesk
+from holdfast.search.desk import Answer, Asked, Completed, Item, NotNow, Paused, Result, Unpaused
+from holdfast.testing.journal_bytes import Entry
+from holdfast.testing.ledger import Violation
+from holdfast.testing.roster import make_desk
+from holdfast.testing.scenario import Scenario
+
+WAITING = ("PENDING", "PAUSED")
+
+
+class Standing(NamedTuple):
+    """A wish that was not granted yet."""
+
+    wish: Wish
+    made_at: float
+    since: float  # when it could have been
+
+
+class Retelling:
+    """One scheduler, told everything once.
+
+    Args:
+        scenario: Which scheduler.
+        scheduled: Numbers of the records whose verdict or reason is the scheduler's.
+    """
+
+    def __init__(self, scenario: Scenario, scheduled: Collection[int]) -> None:
+        self._results = ResultBuilder()
+        desk = make_desk(scenario.scheduler, scenario.seed, self._results)
+        assert desk is not None
+        self._desk: SchedulerDesk = desk
+        self._scheduled = scheduled
+        self._retention = scenario.retention
+        self._state = State()
+        self._state.session.capacity = units({"CPU": scenario.cpus})
+        self._standing: list[Standing] = []
+
+    def check(self, history: Iterable[Entry]) -> None:
+        """Go through it once.
+
+        Raises:
+            Violation: Something was decided that this scheduler would not have decided, or not at that point.
+        """
+        for entry in history:
+            event = entry.event
+            asked = entry.seq in self._scheduled or isinstance(event, ev.TrialReconfigured | ev.TrialResized)
+            if asked:
+                _ASKED[type(event)](self, event)
+            elif isinstance(event, ev.TrialStarted):
+                self._nothing_was_forgotten(event)
+            apply(self._state, event, self._retention)
+            self._desk.tell(self._state, event)
+            self._note_wishes(event.at)
+
+    def _judged(self, event: ev.Reported) -> None:
+        state, trial = self._state, self._state.trials[event.n]
+
+        def result() -> dict[str, Any]:
+            return self._results(state, trial, event.metrics, event.dt, event.at, event.worker)
+
+        said = self._desk.judge(state, trial, result)
+        if said != (event.verdict, event.why):
+            raise Violation("I5", f"{event}: a scheduler that was told all this once says {said}")
+
+    def _ended(self, event: ev.TrialTerminated) -> None:
+        self._was_wished(event, Stop(event.n, event.reason))
+
+    def _reconfigured(self, event: ev.TrialReconfigured) -> None:
+        wish = Reconfigure(event.n, event.config, event.tag, event.donor, event.parent, event.params)
+        self._was_wished(event, wish)
+
+    def _resized(self, event: ev.TrialResized) -> None:
+        self._was_wished(event, Resize(event.n, event.request))
+
+    def _was_wished(self, event: ev.AnyEvent, wish: Wish) -> None:
+        standing = list(self._desk.wishes(self._state))
+        if wish not in standing:
+            raise Violation("I5", f"{event}: a scheduler that was told all this once wishes {standing}")
+
+    def _nothing_was_forgotten(self, event: ev.TrialStarted) -> None:
+        """Whatever could have been granted in an earlier turn was, before the trial starts."""
+        for wish, made_at, since in self._standing:
+            if wish.n != event.n or since >= event.at:
+                continue
+            if isinstance(wish, Resize) and made_at <= self._state.epoch_at:
+                # How large the machine is, is not in the journal: a new driver that is told the past does not know.
+                self._desk.tell(self._state, ev.TrialResized(event.at, event.n, wish.request))
+            else:
+                raise Violation("I5", f"{event}, and {wish} was not granted though it could have been since {since}")
+
+    def _note_wishes(self, at: float) -> None:
+        before, self._standing = self._standing, []
+        for wish in self._desk.wishes(self._state):
+            known = next((old for old in before if old.wish == wish), Standing(wish, at, math.inf))
+            since = min(known.since, at) if self._can_be_granted(wish) else math.inf
+            self._standing.append(known._replace(since=since))
+
+    def _can_be_granted(self, wish: Wish) -> bool:
+        trial = self._state.trials[wish.n]
+        if trial.status not in WAITING:
+            return False
+        if not isinstance(wish, Reconfigure) or wish.donor is None:
+            return True
+        record = self._state.trials[wish.donor[0]].find(wish.donor[1])
+        return record is not None and record.stored == Stored.COMMITTED
+
+
+def check_search(scenario: Scenario, history: Iterable[Entry], told: Sequence[tuple[Any, ...]]) -> None:
+    """Tell and ask a searcher that knows nothing what was told and asked then.
+
+    Args:
+        scenario: Which searcher.
+        history: The journal.
+        told: What it must hear, worked out by the audit.
+
+    Raises:
+        Violation: A trial got another configuration, or something else than that is told.
+    """
+    search = scenario.learner(ResultBuilder())
+    assert search is not None
+    state, heard = State(), []
+    for entry in history:
+        event = entry.event
+        apply(state, event, scenario.retention)
+        if isinstance(event, ev.TrialCreated):
+            suggested = search.desk.claim(event.n)
+            if suggested is None or search.filler.config(suggested.values) != event.config:
+                raise Violation("I5", f"{event}: a searcher that was told all this once suggests {suggested}")
+        elif (item := search.script.item(state, event)) is not None:
+            search.desk.hear(item)
+            heard += _facts(item)
+        elif isinstance(event, ev.StoodStill | ev.SearchEnded):
+            _check_silence(event, state, search.desk.unclaimed())
+    wanted = [fact for fact in told if search.hears_results or fact[0] != "result"]
+    if heard != wanted:
+        raise Violation("I5", f"a searcher heard {heard} and should have heard {wanted}")
+
+
+def _facts(item: Item) -> list[tuple[Any, ...]]:
+    """What a searcher hears of an item, as the audit puts it."""
+    if isinstance(item, Asked):
+        return []
+    n = int(item.trial_id.rpartition("_")[2])
+    match item:
+        case Result(_, result):
+            return [("result", n, result["link"])]
+        case Completed(_, last, error):
+            return [("end", n, 0 if last is None else last["link"], error)]
+        case Paused():
+            return [("pause", n)]
+        case Unpaused():
+            return [("unpause", n)]
+
+
+def _check_silence(event: ev.StoodStill | ev.SearchEnded, state: State, owed: list[Answer]) -> None:
+    """Nobody gives up waiting for a searcher that has an answer."""
+    in_vain = isinstance(event, ev.SearchEnded) and event.reason == WAITS_IN_VAIN
+    waits = in_vain or (isinstance(event, ev.StoodStill) and not state.search_ended and state.asks > len(state.trials))
+    if waits and owed != [NotNow()]:
+        raise Violation("I5", f"{event}, and a searcher that was told all this once answers {owed}")
+
+
+_ASKED: dict[type, Callable[[Retelling, Any], None]] = {
+    ev.Reported: Retelling._judged,
+    ev.TrialTerminated: Retelling._ended,
+    ev.TrialReconfigured: Retelling._reconfigured,
+    ev.TrialResized: Retelling._resized,
+}
