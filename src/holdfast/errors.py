@@ -6,6 +6,7 @@
     │   │   └── RecursiveDependencyError   sampled values depend on each other in a circle
     │   ├── InvalidTypeError           (also TypeError)
     │   ├── CannotWrapError            (also RuntimeError) with_resources() cannot attach to this callable
+    │   ├── UnequalResourcesError      (also RuntimeError) trials of one experiment ask for different resources
     │   ├── NotSerializableError       (also TypeError)   names the object inside your trainable
     │   ├── MetricMissingError         (also ValueError)  a result lacks the metric that was asked for
     │   ├── ExperimentExistsError      (also ValueError)  offers restore, a new name, or if_exists
@@ -55,6 +56,10 @@ class InvalidInputError(UsageError, ValueError):
 
 class RecursiveDependencyError(InvalidInputError):
     """Values of the search space depend on each other in a circle."""
+
+
+class UnequalResourcesError(UsageError, RuntimeError):
+    """Trials ask for different resources where all must begin with the same."""
 
 
 class CannotWrapError(UsageError, RuntimeError):

@@ -6,6 +6,7 @@ Everything here is a projection of the journal: losing it loses nothing, and ope
 from __future__ import annotations
 
 import logging
+import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
 from functools import cache, partial
@@ -14,20 +15,23 @@ from typing import Any
 from holdfast.callbacks.callback import Callback, CallbackList
 from holdfast.callbacks.file_writer import FileWriter
 from holdfast.callbacks.loggers import ErrorFiles, FileLogger
+from holdfast.callbacks.policy_log import PolicyLog
 from holdfast.callbacks.progress import Display, ExperimentFacts, Outcome, RunSummary
 from holdfast.callbacks.rows import ResultBuilder
 from holdfast.callbacks.trial_view import ExperimentInfo, TrialList, TrialView, checkpoint_at, trial_dirname
 from holdfast.checkpoints.names import checkpoint_name
 from holdfast.controller.clock import Clock
+from holdfast.controller.file_sync import files_since
 from holdfast.controller.loop import JournalWriter
 from holdfast.controller.past import Past
-from holdfast.controller.spec import Root, read_pickle, write_pickle
+from holdfast.controller.spec import Root, read_pickle, write_callback_states
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State, Status
 from holdfast.errors import FencedError
 from holdfast.journal.epoch import holder
+from holdfast.journal.reader import read_journal
 
 logger = logging.getLogger("holdfast")
 
@@ -52,6 +56,7 @@ class Notifier:
         display: Display,
         facts: ExperimentFacts,
         is_fenced: Callable[[], bool],
+        logs_policies: bool = True,
     ) -> None:
         self._state = state
         self._info = info
@@ -66,6 +71,7 @@ class Notifier:
         self._loggers = [callback for callback in callbacks if isinstance(callback, FileLogger)]
         self.answers_wait = not all(map(_only_writes, callbacks))
         self._error_files = ErrorFiles(self._writer)
+        self._policies = PolicyLog(info.root, self._writer) if logs_policies else None
         self._display = display
         self._facts = facts
         self._trials = TrialList(state, info, results)
@@ -82,6 +88,8 @@ class Notifier:
         self.exceptions: dict[int, bytes] = {}
         self.failure: tuple[int, bytes] | None = None
         self.complaints: list[ob.Observation] = []
+        self._end_told = False
+        self._late: set[str] = set()  # files of callbacks that do not say what they write
 
     # --- what the loop calls
 
@@ -100,6 +108,8 @@ class Notifier:
                 self._results.add_checkpoint(self._pending[-1], event.index)  # type: ignore[union-attr]
         elif kind is ev.TrialStarted:
             self._stop.rewind(self._state.trials[event.n])  # type: ignore[union-attr]
+        elif self._policies is not None:
+            self._policies.watch(self._state, event)
 
     def see(self, observations: Iterable[ob.Observation]) -> None:
         """Keep pickled exceptions: they are for error files and ``fail_fast="raise"``, never for the journal."""
@@ -116,6 +126,8 @@ class Notifier:
             tell = _TELL.get(type(event))
             if tell is not None:
                 tell(self, event, results)
+        if self._policies is not None:
+            self._policies.write()
         if self._ended:
             self._tell_ends()
         if self._steps:
@@ -249,6 +261,8 @@ class Notifier:
                 "setup", stop=info.stop, num_samples=info.num_samples, total_num_samples=info.total_samples
             )
         self._repair_files(self._state.touched)
+        if self._policies is not None and self._policies.is_needed(self._state):
+            self._policies.repair(ev.decode(payload) for _, payload in read_journal(self._root.path))
         self._display.start(self._facts)
 
     def _repair_files(self, numbers: Iterable[int]) -> None:
@@ -287,23 +301,39 @@ class Notifier:
         if not states:
             return
         try:
-            write_pickle(self._root.callback_states_file, states)
+            write_callback_states(self._root, states)
         except Exception as error:  # a full disk, or a state that does not pickle: no reason to end an experiment
             self.warn(f"the states of callbacks could not be stored ({type(error).__name__}: {error})")
 
     def take_written(self) -> set[str]:
         """Paths of the result files that were written since the last call. May be called from any thread."""
-        return self._writer.take_written()
+        late, self._late = self._late, set()
+        return self._writer.take_written() | late
 
     def flush_files(self) -> bool:
         """Whether every row told so far is in its file. May be called from any thread."""
         return self._writer.flush(FLUSH_S)
 
-    def finish(self, interrupted: str) -> None:
-        """After the last fact."""
-        if self._callbacks.wants("on_experiment_end"):
-            self._callbacks.call("on_experiment_end", trials=self._trials)
+    def last_words(self) -> None:
+        """After the last fact, and before the home is asked whether it has everything: callbacks may write files now.
+
+        Trials have ended, so what is new in the experiment's directory was written by callbacks.
+        """
+        began = time.time()
+        self._tell_end()
         self.keep_states()
+        if self.answers_wait and self._root.remote is not None:
+            self._late.update(files_since(self._root.path, began))
+        self.flush_files()
+
+    def _tell_end(self) -> None:
+        """Once, whether the run ends well or not."""
+        told, self._end_told = self._end_told, True
+        if not told and self._callbacks.wants("on_experiment_end"):
+            self._callbacks.call("on_experiment_end", trials=self._trials)
+
+    def finish(self, interrupted: str) -> None:
+        """Everything is where it belongs."""
         if not self.flush_files():
             self._display.note(
                 f"result files could not be written ({self._writer.trouble}); the journal has every row, "
@@ -320,8 +350,7 @@ class Notifier:
         if isinstance(error, FencedError):
             outcome, reason = Outcome.TAKEN_OVER, self._successor()
         try:
-            if self._callbacks.wants("on_experiment_end"):
-                self._callbacks.call("on_experiment_end", trials=self._trials)
+            self._tell_end()
             if not isinstance(error, FencedError):  # the newer driver's states are there now
                 self.keep_states()
         except Exception:

@@ -125,7 +125,8 @@ class TrialKit:
         bundles, strategy = [], "PACK"
         if trial.request is not None:
             factory = self._factory(trial.config)
-            bundles, strategy = factory.bundles, factory.strategy
+            if flat_request(factory) == trial.request:  # a scheduler may have given it other resources, as one sum
+                bundles, strategy = factory.bundles, factory.strategy
         return Run(
             n=n,
             attempt=trial.attempt,

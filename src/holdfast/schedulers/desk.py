@@ -6,6 +6,7 @@ Live and after a crash the same calls are made from the same events, so that the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from itertools import chain
 from typing import Any, Union
 
 import msgspec
@@ -33,9 +34,7 @@ class DeskRecord(msgspec.Struct, array_like=True):
     """What a snapshot holds of a scheduler."""
 
     scheduler: Any
-    stops: list[Stop]
-    reconfigurations: list[Reconfigure]
-    resizes: list[Resize]
+    wishes: list[Union[Stop, Reconfigure, Resize]]  # in the order in which they were made
     pauses: list[int]
 
 
@@ -48,7 +47,7 @@ class SchedulerDesk:
     name = "scheduler"
 
     def __init__(self, scheduler: TrialScheduler, info: ExperimentInfo, results: ResultBuilder) -> None:
-        self._scheduler = scheduler
+        self.scheduler = scheduler
         self._info = info
         self._results = results
         self._view = ExperimentView(State(), info, results)
@@ -65,21 +64,23 @@ class SchedulerDesk:
     def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
         view = self._see(state)
         view.reason = ""
-        answer = self._scheduler.on_trial_result(view, view.trials[trial.n], _flat(result()))
+        answer = self.scheduler.on_trial_result(view, view.trials[trial.n], _flat(result()))
         verdict = VERDICTS.get(answer)
         if verdict is None:
             raise InvalidInputError(
-                f"{type(self._scheduler).__name__}.on_trial_result returned {answer!r} for trial {trial.id}; it must "
+                f"{type(self.scheduler).__name__}.on_trial_result returned {answer!r} for trial {trial.id}; it must "
                 "return TrialScheduler.CONTINUE, PAUSE or STOP. Nothing was lost: fix it, then restore the experiment."
             )
         wish = view.wishes.get((trial.n, Stop.__name__))
         if isinstance(wish, Stop):
-            return Verdict.STOP, wish.why
+            verdict = Verdict.STOP
+            if wish.why not in NOT_THE_SCHEDULERS:
+                return verdict, wish.why
         if not verdict and trial.n in view.pauses:
             verdict = Verdict.PAUSE
         if not verdict:
             return verdict, ""
-        name = type(self._scheduler).__name__
+        name = type(self.scheduler).__name__
         return verdict, f"{name}: {view.reason}" if view.reason else name
 
     def wishes(self, state: State) -> Iterable[Wish]:
@@ -93,11 +94,14 @@ class SchedulerDesk:
         return False
 
     def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
-        if not state.pending and not state.paused:
+        if not _anything_fits(state, fits):
             return None
         view = self._see(state)
         view._fits = fits
-        chosen = self._scheduler.choose_trial_to_run(view)
+        try:
+            chosen = self.scheduler.choose_trial_to_run(view)
+        finally:
+            view._fits = None
         if chosen is None or chosen.status not in (Status.PENDING, Status.PAUSED) or not fits(chosen.n):
             return None
         return None if chosen.n in state.session.parked else chosen.n
@@ -110,11 +114,13 @@ class SchedulerDesk:
             return
         trial = state.trials[event.n]
         if trial.rows >= trial.judged:
-            self.judge(state, trial, lambda: self._results.of(state, trial, event))
+            result = self._results
+            self.judge(state, trial, lambda: result(state, trial, event.metrics, event.dt, event.at, event.worker))
 
     def after(self, state: State, event: ev.AnyEvent) -> None:
-        """While the past is told again."""
+        """While the past is told again. Whoever was to save then has got an answer, or is gone."""
         self.tell(state, event)
+        self._view.saves.clear()
 
     def tell(self, state: State, event: ev.AnyEvent) -> None:
         hear = _HEARD.get(type(event))
@@ -122,17 +128,17 @@ class SchedulerDesk:
             hear(self, self._see(state), event)
 
     def _created(self, view: ExperimentView, event: ev.TrialCreated) -> None:
-        self._scheduler.on_trial_add(view, view.trials[event.n])
+        self.scheduler.on_trial_add(view, view.trials[event.n])
 
     def _started(self, view: ExperimentView, event: ev.TrialStarted) -> None:
-        self._scheduler.on_trial_start(view, view.trials[event.n])
+        self.scheduler.on_trial_start(view, view.trials[event.n])
 
     def _paused(self, view: ExperimentView, event: ev.TrialPaused) -> None:
         view.pauses.discard(event.n)
-        self._scheduler.on_trial_pause(view, view.trials[event.n])
+        self.scheduler.on_trial_pause(view, view.trials[event.n])
 
     def _committed(self, view: ExperimentView, event: ev.CheckpointCommitted) -> None:
-        self._scheduler.on_trial_save(view, view.trials[event.n])
+        self.scheduler.on_trial_save(view, view.trials[event.n])
 
     def _reconfigured(self, view: ExperimentView, event: ev.TrialReconfigured) -> None:
         view.wishes.pop((event.n, Reconfigure.__name__), None)
@@ -145,21 +151,23 @@ class SchedulerDesk:
         waited = view._state.came_from != Status.RUNNING
         self._forget(view, event.n)
         if waited:
-            self._scheduler.on_trial_remove(view, trial)
+            self.scheduler.on_trial_remove(view, trial)
         else:
-            self._scheduler.on_trial_complete(view, trial, _flat(trial.last_result))
+            self.scheduler.on_trial_complete(view, trial, _flat(trial.last_result))
 
     def _errored(self, view: ExperimentView, event: ev.TrialErrored) -> None:
         self._forget(view, event.n)
         if view._state.came_from != Status.TERMINATED:  # it had ended, and a callback of the user's failed afterwards
-            self._scheduler.on_trial_error(view, view.trials[event.n])
+            self.scheduler.on_trial_error(view, view.trials[event.n])
 
     def _requeued(self, view: ExperimentView, event: ev.TrialRequeued) -> None:
+        if event.mode == "restart":
+            self._forget(view, event.n)  # what it wished for was another life
         if view._state.came_from in Status.FINAL:
-            self._scheduler.on_trial_add(view, view.trials[event.n])
+            self.scheduler.on_trial_add(view, view.trials[event.n])
 
     def _stood_still(self, view: ExperimentView, _: ev.StoodStill) -> None:
-        self._scheduler.on_standstill(view)
+        self.scheduler.on_standstill(view)
 
     @staticmethod
     def _forget(view: ExperimentView, n: int) -> None:
@@ -172,26 +180,29 @@ class SchedulerDesk:
 
     def get_state(self) -> bytes | None:
         """The scheduler's memory and its wishes, or None if it has to be told everything again."""
-        memory = self._scheduler.get_state()
+        memory = self.scheduler.get_state()
         if memory is None:
             return None
-        wishes = self._view.wishes.values()
-        return msgspec.msgpack.encode(
-            DeskRecord(
-                scheduler=memory,
-                stops=[wish for wish in wishes if isinstance(wish, Stop)],
-                reconfigurations=[wish for wish in wishes if isinstance(wish, Reconfigure)],
-                resizes=[wish for wish in wishes if isinstance(wish, Resize)],
-                pauses=sorted(self._view.pauses),
-            )
-        )
+        record = DeskRecord(memory, list(self._view.wishes.values()), sorted(self._view.pauses))
+        return msgspec.msgpack.encode(record)
 
-    def set_state(self, state: bytes) -> None:
+    def set_state(self, state: bytes) -> bool:
+        """Remember what ``get_state`` returned."""
         record = _record.decode(state)
-        self._scheduler.set_state(record.scheduler)
-        wishes: list[Union[Stop, Reconfigure, Resize]] = [*record.stops, *record.reconfigurations, *record.resizes]
-        self._view.wishes = {(wish.n, type(wish).__name__): wish for wish in wishes}
+        self.scheduler.set_state(record.scheduler)
+        self._view.wishes = {(wish.n, type(wish).__name__): wish for wish in record.wishes}
         self._view.pauses = set(record.pauses)
+        return True
+
+
+def _anything_fits(state: State, fits: Callable[[int], bool]) -> bool:
+    """May any trial be started now? Schedulers need not be asked after each report while all slots are taken."""
+    waiting = bool(state.pending or state.paused)
+    if not waiting or not state.uniform:
+        return waiting
+    held = state.session.held_until  # these wait for another reason than resources, which are the same for all
+    some = next((n for n in chain(state.pending, state.paused) if n not in held), None)
+    return some is None or fits(some)
 
 
 def _flat(result: dict[str, Any]) -> dict[str, Any]:

@@ -1,8 +1,7 @@
 """Changing the resources of trials while they run.
 
-Owns ``ResourceChangingScheduler``, which wraps the scheduler that judges the trials, and the two functions that share
-out what is free. Must never judge a trial by itself, or ask for anything while the past is told again: what became of
-it then is part of history.
+Owns ``ResourceChangingScheduler``, which wraps the scheduler that judges the trials. Must never judge a trial by
+itself, or ask for anything while the past is told again: what became of it then is part of history.
 """
 
 from __future__ import annotations
@@ -10,12 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.policies import Resize
-from holdfast.core.retention import lookup
+from holdfast.core.policies import Reconfigure, Resize, Stop
 from holdfast.core.state import Status, units
-from holdfast.errors import InvalidInputError, InvalidTypeError, UsageError
+from holdfast.errors import InvalidInputError, InvalidTypeError, UnequalResourcesError
 from holdfast.resources import PlacementGroupFactory, flat_request, request_from_dict
-from holdfast.schedulers.base import TrialScheduler, number
+from holdfast.schedulers.allocation import EQUAL_PARTS, DistributeResources, DistributeResourcesToTopJob
+from holdfast.schedulers.base import TrialScheduler
 from holdfast.schedulers.fifo import FIFOScheduler
 from holdfast.warn import warn_user
 
@@ -27,192 +26,7 @@ if TYPE_CHECKING:
 Request = PlacementGroupFactory | Mapping[str, Any] | None
 Allocate = Callable[["ExperimentView", "TrialView", dict[str, Any], "ResourceChangingScheduler"], Request]
 
-
-class UnequalResourcesError(UsageError, RuntimeError):
-    """Trials ask for different resources where all must begin with the same."""
-
-
-class DistributeResources:
-    """Gives every trial an equal part of what the machine has, and never less than it began with.
-
-    The trials that run or wait share all resources in whole steps. A trial that reports grows as far as something is
-    free, and shrinks when it has more than its part or when others wait for room.
-
-    To share out differently, derive from it and override ``target``, or write a function
-    ``(view, trial, result, scheduler)`` that returns a ``PlacementGroupFactory``, a dict such as ``{"cpu": 2}``, or
-    None for "leave it as it is".
-
-    Args:
-        add_bundles: Put what is added into bundles of its own rather than into the trial's one bundle. By itself this
-            makes a step as large as what a trial begins with.
-        increase_by: The step, for example ``{"CPU": 2, "GPU": 0.5}``. By itself one GPU if trials use GPUs, else one
-            CPU.
-        increase_by_times: Most steps that a trial may be given, if ``increase_by`` is; below 1 there is no limit.
-        reserve_resources: What is never given to anyone, for example ``{"CPU": 1}``.
-
-    Raises:
-        InvalidInputError: ``increase_by`` has no positive amount, or an amount is no number >= 0.
-    """
-
-    def __init__(
-        self,
-        add_bundles: bool = False,
-        increase_by: Mapping[str, float] | None = None,
-        increase_by_times: int = -1,
-        reserve_resources: Mapping[str, float] | None = None,
-    ) -> None:
-        self.add_bundles = add_bundles
-        self.increase_by = _amounts(increase_by)
-        self.increase_by_times = increase_by_times
-        self.reserve_resources = _amounts(reserve_resources)
-        if increase_by and not self.increase_by:
-            raise InvalidInputError(
-                f"increase_by={dict(increase_by)!r} adds nothing. Give a positive amount, such as "
-                'increase_by={"CPU": 1}, or leave it out.'
-            )
-
-    def check_ready(self, scheduler: ResourceChangingScheduler) -> None:
-        """Refuse to begin without what it needs."""
-
-    def __call__(
-        self, view: ExperimentView, trial: TrialView, result: dict[str, Any], scheduler: ResourceChangingScheduler
-    ) -> PlacementGroupFactory | None:
-        """What the trial should have; None to leave it as it is."""
-        base = scheduler.base_trial_resources
-        if base is None:
-            return None
-        step = self._step(base)
-        live = view.get_live_trials()
-        begin = units(flat_request(base))
-        total = _minus(units(view.capacity), units(self.reserve_resources))
-        free, room = dict(total), dict(total)
-        for other in live:
-            free = _minus(free, units(scheduler.asked_by(view, other)))
-            room = _minus(room, begin)
-        has = max(0, _times(step, _minus(units(scheduler.asked_by(view, trial)), begin)))
-        share = -(-max(0, _times(step, room)) // len(live))
-        steps = self.target(view, trial, result, scheduler, has, _times(step, free), share)
-        if self.increase_by and self.increase_by_times >= 1:
-            steps = min(steps, self.increase_by_times)
-        return self._request(base, max(0, steps))
-
-    def target(
-        self,
-        view: ExperimentView,
-        trial: TrialView,
-        result: dict[str, Any],
-        scheduler: ResourceChangingScheduler,
-        has: int,
-        free: int,
-        share: int,
-    ) -> int:
-        """How many steps above its base the trial should have.
-
-        Args:
-            view: The experiment.
-            trial: The trial that has reported.
-            result: Its report.
-            scheduler: Who asks.
-            has: Steps that it has.
-            free: Steps that nobody has; negative if more was asked for than there is.
-            share: Steps for each trial if all had the same, rounded up.
-        """
-        return min(share, has + free)
-
-    def _step(self, base: PlacementGroupFactory) -> dict[str, int]:
-        if self.increase_by:
-            return units(self.increase_by)
-        if self.add_bundles:
-            return units(base.bundles[-1])
-        return units({"GPU" if base.required_resources.get("GPU") else "CPU": 1.0})
-
-    def _request(self, base: PlacementGroupFactory, steps: int) -> PlacementGroupFactory:
-        step = PlacementGroupFactory([_floats(self._step(base))]).bundles[0]
-        if self.add_bundles:
-            return PlacementGroupFactory([*base.bundles, *([step] * steps)])
-        request = flat_request(base)
-        return PlacementGroupFactory(
-            [{name: request.get(name, 0.0) + steps * step.get(name, 0.0) for name in {**request, **step}}]
-        )
-
-
-class DistributeResourcesToTopJob(DistributeResources):
-    """Gives all that is free to the best of the trials that run or wait.
-
-    Trials that were best before keep what they have, unless others wait for room.
-
-    Args:
-        add_bundles: See ``DistributeResources``.
-        increase_by: See ``DistributeResources``.
-        increase_by_times: See ``DistributeResources``.
-        reserve_resources: See ``DistributeResources``.
-        metric: What makes a trial the best; None takes the scheduler's or the experiment's.
-        mode: "min" or "max"; None takes the scheduler's or the experiment's.
-    """
-
-    def __init__(
-        self,
-        add_bundles: bool = False,
-        increase_by: Mapping[str, float] | None = None,
-        increase_by_times: int = -1,
-        reserve_resources: Mapping[str, float] | None = None,
-        metric: str | None = None,
-        mode: str | None = None,
-    ) -> None:
-        super().__init__(add_bundles, increase_by, increase_by_times, reserve_resources)
-        if mode is not None and mode not in ("min", "max"):
-            raise InvalidInputError(f"`mode` must be one of ['min', 'max'], got {mode!r}.")
-        self.metric = metric
-        self.mode = mode
-
-    def check_ready(self, scheduler: ResourceChangingScheduler) -> None:
-        """Refuse to begin without what it needs.
-
-        Raises:
-            InvalidInputError: Nobody has said which trial is the best one.
-        """
-        metric, mode = self.metric or scheduler.metric, self.mode or scheduler.mode
-        if not metric or not mode:
-            raise InvalidInputError(
-                f"DistributeResourcesToTopJob needs a `metric` ({metric!r}) and a `mode` ({mode!r}) to know the best "
-                "trial. Pass both to TuneConfig(metric=..., mode='min' or 'max'), or to "
-                "DistributeResourcesToTopJob(...)."
-            )
-
-    def target(
-        self,
-        view: ExperimentView,
-        trial: TrialView,
-        result: dict[str, Any],
-        scheduler: ResourceChangingScheduler,
-        has: int,
-        free: int,
-        share: int,
-    ) -> int:
-        """All that is free for the best one; the others give back what is needed."""
-        if free < 0:
-            return has + free
-        return has + free if self._is_best(view, trial, result, scheduler) else has
-
-    def _is_best(
-        self, view: ExperimentView, trial: TrialView, result: dict[str, Any], scheduler: ResourceChangingScheduler
-    ) -> bool:
-        metric, mode = self.metric or scheduler.metric, self.mode or scheduler.mode
-
-        def goodness(found: Mapping[str, Any]) -> float | None:
-            value = number(lookup(found, metric)) if metric else None
-            if value is None or value != value:
-                return None
-            return -value if mode == "min" else value
-
-        mine = goodness(result)
-        if mine is None:
-            return False
-        others = ((goodness(other.last_result), -other.n) for other in view.get_live_trials() if other.n != trial.n)
-        return all((mine, -trial.n) > (theirs, age) for theirs, age in others if theirs is not None)
-
-
-EQUAL_PARTS = DistributeResources(add_bundles=False)
+__all__ = ["DistributeResources", "DistributeResourcesToTopJob", "ResourceChangingScheduler"]
 
 
 class ResourceChangingScheduler(TrialScheduler):
@@ -266,8 +80,8 @@ class ResourceChangingScheduler(TrialScheduler):
         self._base = base_scheduler or FIFOScheduler()
         self._allocate = resources_allocation_function
         self._base_request: dict[str, float] | None = None
-        self._going: dict[int, None] = {}
-        self._resizing: dict[int, None] = {}
+        self._going: dict[int, None] = {}  # the base scheduler has let them go on at their last report
+        self._resizing: dict[int, None] = {}  # and yet they were paused
         self._warned = False
 
     # --- the scheduler behind it
@@ -279,13 +93,13 @@ class ResourceChangingScheduler(TrialScheduler):
 
     @property
     def metric(self) -> str | None:
-        """The base scheduler's metric."""
-        return self._base.metric
+        """The base scheduler's metric; the experiment's if it has none."""
+        return self._base.metric or self._metric
 
     @property
     def mode(self) -> str | None:
-        """The base scheduler's mode."""
-        return self._base.mode
+        """The base scheduler's mode; the experiment's if it has none."""
+        return self._base.mode or self._mode
 
     @property
     def works_with_searchers(self) -> bool:
@@ -294,7 +108,7 @@ class ResourceChangingScheduler(TrialScheduler):
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Hand them on."""
-        self._seed = spec.get("seed", self._seed)
+        self._metric, self._mode, self._seed = metric, mode, spec.get("seed", self._seed)
         return self._base.set_search_properties(metric, mode, **spec)
 
     def check_ready(self) -> None:
@@ -330,7 +144,7 @@ class ResourceChangingScheduler(TrialScheduler):
         wish = view.wishes.get((trial.n, Resize.__name__))
         if isinstance(wish, Resize):
             return wish.request or {"CPU": 1.0}
-        return flat_request(trial.placement_group_factory)
+        return trial.record.request or {"CPU": 1.0}
 
     def _new_request(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> dict[str, float] | None:
         """What the trial should have from now on; None if that is what it has."""
@@ -374,7 +188,7 @@ class ResourceChangingScheduler(TrialScheduler):
         Raises:
             UnequalResourcesError: The trial asks for something else than those before it.
         """
-        request = flat_request(trial.placement_group_factory)
+        request = trial.record.request or {"CPU": 1.0}
         if self._base_request is None:
             self._base_request = request
         elif not trial.attempt and units(request) != units(self._base_request):
@@ -386,7 +200,6 @@ class ResourceChangingScheduler(TrialScheduler):
         self._base.on_trial_add(view, trial)
 
     def on_trial_start(self, view: ExperimentView, trial: TrialView) -> None:
-        """Hand it on."""
         self._resizing.pop(trial.n, None)
         self._base.on_trial_start(view, trial)
 
@@ -394,7 +207,7 @@ class ResourceChangingScheduler(TrialScheduler):
         """The base scheduler's verdict; PAUSE if the trial goes on with other resources."""
         verdict = self._base.on_trial_result(view, trial, result)
         self._going.pop(trial.n, None)
-        wished = any((trial.n, kind) in view.wishes for kind in ("Stop", "Reconfigure"))
+        wished = any((trial.n, kind.__name__) in view.wishes for kind in (Stop, Reconfigure))
         if verdict != self.CONTINUE or trial.n in view.pauses or wished:
             return verdict
         self._going[trial.n] = None
@@ -402,6 +215,7 @@ class ResourceChangingScheduler(TrialScheduler):
         if request is None:
             return verdict
         view.resize_trial(trial, request)
+        view.reason = f"goes on with {', '.join(f'{amount:g} {name}' for name, amount in request.items())}"
         return self.PAUSE
 
     def on_trial_pause(self, view: ExperimentView, trial: TrialView) -> None:
@@ -411,26 +225,21 @@ class ResourceChangingScheduler(TrialScheduler):
         self._base.on_trial_pause(view, trial)
 
     def on_trial_save(self, view: ExperimentView, trial: TrialView) -> None:
-        """Hand it on."""
         self._base.on_trial_save(view, trial)
 
     def on_trial_complete(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> None:
-        """Hand it on."""
         self._forget(trial)
         self._base.on_trial_complete(view, trial, result)
 
     def on_trial_error(self, view: ExperimentView, trial: TrialView) -> None:
-        """Hand it on."""
         self._forget(trial)
         self._base.on_trial_error(view, trial)
 
     def on_trial_remove(self, view: ExperimentView, trial: TrialView) -> None:
-        """Hand it on."""
         self._forget(trial)
         self._base.on_trial_remove(view, trial)
 
     def on_standstill(self, view: ExperimentView) -> None:
-        """Hand it on."""
         self._base.on_standstill(view)
 
     def _forget(self, trial: TrialView) -> None:
@@ -485,28 +294,6 @@ class ResourceChangingScheduler(TrialScheduler):
         self._base_request = state["request"]
         self._going = dict.fromkeys(state["going"])
         self._resizing = dict.fromkeys(state["resizing"])
-
-
-def _amounts(resources: Mapping[str, float] | None) -> dict[str, float]:
-    """Resources with their usual names, amounts of zero dropped."""
-    given = {name: amount for name, amount in (resources or {}).items() if amount or amount is None}
-    given = {name: amount for name, amount in given.items() if amount is not None}
-    return PlacementGroupFactory([given]).required_resources if given else {}
-
-
-def _floats(amounts: Mapping[str, int]) -> dict[str, float]:
-    from holdfast.core.state import UNIT
-
-    return {name: amount / UNIT for name, amount in amounts.items()}
-
-
-def _minus(left: Mapping[str, int], right: Mapping[str, int]) -> dict[str, int]:
-    return {name: left.get(name, 0) - right.get(name, 0) for name in {**left, **right}}
-
-
-def _times(step: Mapping[str, int], amounts: Mapping[str, int]) -> int:
-    """How often the step is in the amounts; how many are missing, below zero."""
-    return min(amounts.get(name, 0) // amount for name, amount in step.items())
 
 
 def _within(request: Mapping[str, float], capacity: Mapping[str, float]) -> bool:

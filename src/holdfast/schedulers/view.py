@@ -33,7 +33,7 @@ class ExperimentView:
         """Running trials that must pause at their next report."""
         self.reason = ""
         """Why the report that is being judged gets its verdict, for the trial's story; a scheduler may say so here."""
-        self._fits: Callable[[int], bool] = lambda n: False
+        self._fits: Callable[[int], bool] | None = None  # while a trial is chosen, and then only
 
     # --- trials
 
@@ -42,8 +42,9 @@ class ExperimentView:
         return list(self.trials)
 
     def get_live_trials(self) -> list[TrialView]:
-        """Trials that are not finished."""
-        return [*self.running, *self.pending, *self.paused]
+        """Trials that are not finished, in the order of their creation."""
+        state = self._state
+        return self._views(sorted([*state.running, *state.pending, *state.session.parked, *state.paused]))
 
     def get_trial(self, trial_id: str) -> TrialView | None:
         """The trial with this id."""
@@ -52,12 +53,18 @@ class ExperimentView:
 
     @property
     def running(self) -> list[TrialView]:
-        return self._views(self._state.running)
+        """Running trials, in the order of their creation."""
+        return self._views(sorted(self._state.running))
 
     @property
     def pending(self) -> list[TrialView]:
-        """Trials that wait to be started and were not paused, first come first."""
-        return self._views(self._state.pending)
+        """Trials that wait to be started and were not paused, in the order of their creation.
+
+        While a trial is being chosen: only those that could be started now, first come first.
+        """
+        state = self._state
+        # The order of the queue is this driver's own affair: another one that is told the same does not know it.
+        return self._views(state.pending if self._fits else sorted([*state.pending, *state.session.parked]))
 
     @property
     def paused(self) -> list[TrialView]:
@@ -79,18 +86,18 @@ class ExperimentView:
 
     def first_waiting(self) -> TrialView | None:
         """The first pending trial that fits, else the first paused one: what a scheduler without a plan starts next."""
-        n = _FIFO.choose(self._state, self._fits)
+        n = _FIFO.choose(self._state, self._fits) if self._fits else None
         return None if n is None else self.trials[n]
 
     # --- resources
 
     def fits(self, trial: TrialView) -> bool:
-        """Are the trial's resources free now?"""
-        return self._fits(trial.n)
+        """Are the trial's resources free now? Only known while a trial is being chosen."""
+        return self._fits is not None and self._fits(trial.n)
 
     def first_that_fits(self, trials: Iterable[TrialView]) -> TrialView | None:
         """The first of these trials whose resources are free."""
-        return next((trial for trial in trials if self._fits(trial.n)), None)
+        return next((trial for trial in trials if self.fits(trial)), None)
 
     @property
     def capacity(self) -> dict[str, float]:
@@ -106,8 +113,7 @@ class ExperimentView:
 
     def stop_trial(self, trial: TrialView, why: str = "the scheduler ended it") -> None:
         """End the trial: now if it waits, at its next report if it runs."""
-        if not trial.is_finished():
-            self._wish(Stop(trial.n, why))
+        self._wish(Stop(trial.n, why))
 
     def pause_trial(self, trial: TrialView, should_checkpoint: bool = True) -> None:
         """Pause the trial at its next report."""
@@ -167,4 +173,5 @@ class ExperimentView:
         return point[0] if record is not None and record.stored == Stored.COMMITTED else None
 
     def _wish(self, wish: Wish) -> None:
-        self.wishes[wish.n, type(wish).__name__] = wish
+        if not self._state.trials[wish.n].final:
+            self.wishes[wish.n, type(wish).__name__] = wish

@@ -105,7 +105,7 @@ class _Work:
         self.template = template
         self.config: dict[str, Any] = copy_tree(template.skeleton)
         self.watch = _Watch(objects, on_legacy)
-        self.globals: _SeededGlobals | None = None
+        self.globals: SeededGlobals | None = None
         self.called = False
 
     def run(self, cell: int, inner: list[int], keys: Callable[[list[int]], list[int]]) -> Resolved:
@@ -172,7 +172,7 @@ class _Work:
     def call(self, slot: Slot, rng: Rng, found: list[Slot]) -> bool:
         """Call a function and place what it returns; False if it waits for another value."""
         if self.globals is None:
-            self.globals = _SeededGlobals(rng.integers(0, 1 << 64))
+            self.globals = SeededGlobals(rng.integers(0, 1 << 64))
         path, function = slot
         assert isinstance(function, Function)
         self.called = True
@@ -327,7 +327,7 @@ class _ListView(list[Any]):
         return list, (list(self),)
 
 
-class _SeededGlobals:
+class SeededGlobals:
     """Seeds ``random`` and, if it is loaded, ``numpy.random``; ``put_back`` undoes it."""
 
     def __init__(self, seed: int) -> None:
