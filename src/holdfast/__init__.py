@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from holdfast.registry import register_env, register_trainable
     from holdfast.resources import PlacementGroupFactory, with_parameters, with_resources
     from holdfast.results import ExperimentAnalysis, Result, ResultGrid
-    from holdfast.search import BasicVariantGenerator
+    from holdfast.schedulers import create_scheduler
+    from holdfast.search import BasicVariantGenerator, create_searcher
     from holdfast.space import (
         choice,
         grid_search,
@@ -88,7 +89,11 @@ _HOMES = {
         "Result",
         "ResultGrid",
     ),
-    "holdfast.search": ("BasicVariantGenerator",),
+    "holdfast.schedulers": ("create_scheduler",),
+    "holdfast.search": (
+        "BasicVariantGenerator",
+        "create_searcher",
+    ),
     "holdfast.space": (
         "choice",
         "grid_search",
@@ -171,6 +176,8 @@ __all__ = [
     "__version__",
     "checkpoint_dir",
     "choice",
+    "create_scheduler",
+    "create_searcher",
     "get_checkpoint",
     "get_context",
     "grid_search",

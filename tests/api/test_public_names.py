@@ -40,6 +40,8 @@ def test_the_public_names_are_exactly_these():
         "__version__",
         "checkpoint_dir",
         "choice",
+        "create_scheduler",
+        "create_searcher",
         "get_checkpoint",
         "get_context",
         "grid_search",

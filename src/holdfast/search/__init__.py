@@ -9,16 +9,52 @@ from holdfast.search.create import create_searcher
 from holdfast.search.searcher import Searcher
 
 if TYPE_CHECKING:
-    pass
+    from holdfast.search.ax import AxSearch
+    from holdfast.search.bayesopt import BayesOptSearch
+    from holdfast.search.bohb import TuneBOHB
+    from holdfast.search.concurrency_limiter import ConcurrencyLimiter
+    from holdfast.search.dehb import DEHBSearch
+    from holdfast.search.hebo import HEBOSearch
+    from holdfast.search.hyperopt import HyperOptSearch
+    from holdfast.search.nevergrad import NevergradSearch
+    from holdfast.search.optuna import OptunaSearch
+    from holdfast.search.repeater import Repeater
+    from holdfast.search.sobol import SobolSearch
+    from holdfast.search.zoopt import ZOOptSearch
 
 # Imported when they are first used: most of them need a library of their own.
-_HOME_OF: dict[str, str] = {}
+_HOME_OF = {
+    "AxSearch": "ax",
+    "BayesOptSearch": "bayesopt",
+    "ConcurrencyLimiter": "concurrency_limiter",
+    "DEHBSearch": "dehb",
+    "HEBOSearch": "hebo",
+    "HyperOptSearch": "hyperopt",
+    "NevergradSearch": "nevergrad",
+    "OptunaSearch": "optuna",
+    "Repeater": "repeater",
+    "SobolSearch": "sobol",
+    "TuneBOHB": "bohb",
+    "ZOOptSearch": "zoopt",
+}
 
 __all__ = [
+    "AxSearch",
     "BasicVariantGenerator",
+    "BayesOptSearch",
+    "ConcurrencyLimiter",
+    "DEHBSearch",
+    "HEBOSearch",
+    "HyperOptSearch",
+    "NevergradSearch",
+    "OptunaSearch",
     "Proposal",
     "Proposer",
+    "Repeater",
     "Searcher",
+    "SobolSearch",
+    "TuneBOHB",
+    "ZOOptSearch",
     "create_searcher",
 ]
 

@@ -12,6 +12,7 @@ SEARCHERS = {
     "random": ("basic_variant", "BasicVariantGenerator"),
     "variant_generator": ("basic_variant", "BasicVariantGenerator"),
     "sobol": ("sobol", "SobolSearch"),
+    "dehb": ("dehb", "DEHBSearch"),
     "optuna": ("optuna", "OptunaSearch"),
     "hyperopt": ("hyperopt", "HyperOptSearch"),
     "ax": ("ax", "AxSearch"),

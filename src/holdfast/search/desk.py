@@ -11,7 +11,7 @@ import os
 import pickle
 import tempfile
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, Union
 
 import msgspec
@@ -74,11 +74,19 @@ class Script:
     Args:
         result_of: The full result of a trial's last row.
         with_results: Also intermediate results.
+        budget_of: (trial, result) -> what a scheduler has to say about a result that it has just judged.
     """
 
-    def __init__(self, result_of: Callable[[State, Trial], dict[str, Any]], *, with_results: bool) -> None:
+    def __init__(
+        self,
+        result_of: Callable[[State, Trial], dict[str, Any]],
+        *,
+        with_results: bool,
+        budget_of: Callable[[int, Mapping[str, Any]], Mapping[str, Any]] | None = None,
+    ) -> None:
         self._result_of = result_of
         self._with_results = with_results
+        self._budget_of = budget_of
 
     def item(self, state: State, event: ev.AnyEvent) -> Item | None:
         """``event`` has just been applied to ``state``."""
@@ -87,7 +95,11 @@ class Script:
             trial = state.trials[event.n]  # type: ignore[union-attr]
             if not self._with_results or trial.again:
                 return None
-            return Result(trial.id, self._result(state, trial) or {})
+            result = self._result(state, trial) or {}
+            if self._budget_of is not None:
+                told = self._budget_of(trial.n, result)
+                result.update({f"hyperband_info/{key}": value for key, value in told.items()})
+            return Result(trial.id, result)
         if kind is ev.SearchAsked:
             return Asked(event.count)  # type: ignore[union-attr]
         if kind is ev.TrialTerminated or (kind is ev.TrialErrored and state.came_from != Status.TERMINATED):
@@ -154,7 +166,7 @@ class SearcherDesk:
 
     def claim(self, created: int) -> Suggested | None:
         """Trial number ``created`` exists now; what had been suggested for it, if anything."""
-        self._forget(created)
+        self.forget(created)
         if self._unclaimed:
             return self._unclaimed.popleft()
         # The searcher said "not now" this time. What it said then became a trial, and is history.
@@ -171,7 +183,8 @@ class SearcherDesk:
             last.append(NotNow())
         return [*self._unclaimed, *last]
 
-    def _forget(self, created: int) -> None:
+    def forget(self, created: int) -> None:
+        """So many trials exist: what was suggested for them is history."""
         while self._unclaimed and self._unclaimed[0].n < created:
             self._unclaimed.popleft()
 
@@ -205,8 +218,8 @@ class SearcherDesk:
         Args:
             created: How many trials there are, so that suggestions which became one are not kept.
         """
-        self._forget(created)
-        state = DeskState(_dump(self.searcher), self._owed, self._suggested, self._ended, list(self._unclaimed))
+        self.forget(created)
+        state = DeskState(dump_memory(self.searcher), self._owed, self._suggested, self._ended, list(self._unclaimed))
         return msgspec.msgpack.encode(state)
 
     def set_state(self, state: bytes, created: int, later: list[Item]) -> None:
@@ -218,12 +231,12 @@ class SearcherDesk:
             later: What has happened since ``get_state``.
         """
         record = msgspec.msgpack.decode(state, type=DeskState)
-        _load(self.searcher, record.searcher)
+        load_memory(self.searcher, record.searcher)
         self._owed, self._suggested, self._ended = record.owed, record.suggested, record.ended
         self._unclaimed = deque(record.unclaimed)
         for item in later:
             self.hear(item)
-        self._forget(created)
+        self.forget(created)
 
 
 def plain(value: Any) -> Any:
@@ -237,7 +250,8 @@ def plain(value: Any) -> Any:
     return value
 
 
-def _dump(searcher: Searcher) -> bytes:
+def dump_memory(searcher: Searcher) -> bytes:
+    """All that a searcher remembers, by whichever way it has for that."""
     import cloudpickle
 
     if type(searcher).get_state is not Searcher.get_state:
@@ -249,7 +263,8 @@ def _dump(searcher: Searcher) -> bytes:
             return bytes(cloudpickle.dumps(file.read()))
 
 
-def _load(searcher: Searcher, memory: bytes) -> None:
+def load_memory(searcher: Searcher, memory: bytes) -> None:
+    """Let a searcher remember what ``dump_memory`` returned."""
     content = pickle.loads(memory)
     if type(searcher).get_state is not Searcher.get_state:
         searcher.set_state(content)

@@ -1,13 +1,26 @@
-"""Points that other experiments have evaluated, for searchers that want to begin with them."""
+"""Points that other experiments have evaluated, for searchers that want to begin with them.
+
+Owns reading them from a journal, whatever has become of the experiment's driver. Must never write to the experiment,
+lock it, or need the user's code.
+"""
 
 from __future__ import annotations
 
 import os
+import tempfile
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
 
-from holdfast.core.retention import lookup
-from holdfast.errors import InvalidInputError
+from holdfast.callbacks.rows import ResultBuilder, RowFolder
+from holdfast.core import events as ev
+from holdfast.core.retention import Retention, lookup
+from holdfast.core.state import State, Status, Trial
+from holdfast.core.transitions import apply
+from holdfast.errors import ExperimentNotFoundError, InvalidInputError
+from holdfast.journal.reader import read_journal
+from holdfast.storage.address import is_remote, parse
+
+SPEC = ".holdfast/spec.json"
 
 
 class EvaluatedPoint(NamedTuple):
@@ -29,27 +42,95 @@ def evaluated_points(source: Any, metric: str) -> Iterator[EvaluatedPoint]:
 
     Raises:
         InvalidInputError: ``source`` is none of these.
+        ExperimentNotFoundError: There is no experiment at that path or URL.
+        JournalDamagedError: Its journal is damaged.
+        StorageError: The store refuses or does not answer.
     """
+    if isinstance(source, str | os.PathLike):
+        yield from _points_at(source, metric)
+        return
     for result in _results(source):
         last = getattr(result, "metrics", None)
         if last is None:
             last = getattr(result, "last_result", None) or {}
         value = lookup(last, metric)
-        if isinstance(value, bool | int | float):
-            failed = getattr(result, "error", None) is not None
+        if _is_number(value):
+            failed = getattr(result, "error", None) is not None or getattr(result, "status", "") == Status.ERROR
             config = getattr(result, "config", None) or {}
             yield EvaluatedPoint(config, float(value), failed, False, [])
 
 
 def _results(source: Any) -> Iterable[Any]:
-    if isinstance(source, str | os.PathLike):
-        raise InvalidInputError(
-            f"{os.fspath(source)!r} is a path: open it first, ExperimentAnalysis({os.fspath(source)!r}) or "
-            "Tuner.restore(path).get_results()."
-        )
     trials = getattr(source, "trials", None)
     if trials is not None:
         return list(trials)
     if isinstance(source, Iterable):
         return list(source)
-    return [source]
+    if hasattr(source, "config"):
+        return [source]
+    raise InvalidInputError(
+        f"Evaluated trials cannot be taken from {source!r} ({type(source).__name__}). Give the path or URL of an "
+        "experiment, a ResultGrid, an ExperimentAnalysis, or a list of trials."
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, int | float)
+
+
+# --- from a journal
+
+
+def _points_at(place: str | os.PathLike[str], metric: str) -> Iterator[EvaluatedPoint]:
+    if not is_remote(place):
+        root = parse(place).path
+        if not os.path.exists(os.path.join(root, SPEC)):
+            raise ExperimentNotFoundError(_nothing_at(root))
+        yield from _points_in(root, metric)
+        return
+    from holdfast.journal.hydrate import hydrate
+    from holdfast.storage.agent_client import connect
+
+    store = connect(place)
+    try:
+        if store.stat(SPEC) is None:
+            raise ExperimentNotFoundError(_nothing_at(store.url))
+        # Not the mirror that a driver on this machine may have: a passing reader must not change it.
+        with tempfile.TemporaryDirectory(prefix="holdfast-warm-start-") as directory:
+            yield from _points_in(hydrate(store, os.path.join(directory, "mirror"), read_only=True).root, metric)
+    finally:
+        store.close()
+
+
+def _nothing_at(place: str) -> str:
+    return (
+        f"There is no experiment at {place}: no experiment state file ({SPEC}) there. Give the path or URL of the "
+        "experiment's own directory, <storage_path>/<name>."
+    )
+
+
+class _OneMetric(ResultBuilder):
+    """Makes rows of one value, because nobody asks for the others."""
+
+    def __init__(self, metric: str) -> None:
+        super().__init__()
+        self._metric = metric
+
+    def of(self, state: State, trial: Trial, event: ev.Reported) -> dict[str, Any]:
+        value = lookup(event.metrics, self._metric)
+        if value is None:  # perhaps one of the keys that are filled in for the user, such as time_total_s
+            value = lookup(super().of(state, trial, event), self._metric)
+        return {"value": value}
+
+
+def _points_in(root: str, metric: str) -> Iterator[EvaluatedPoint]:
+    # How checkpoints are ranked makes no difference to results, so the experiment's own rule is not needed.
+    state, retention, folder = State(), Retention(), RowFolder(_OneMetric(metric))
+    for _, payload in read_journal(root):
+        event = ev.decode(payload)
+        folder.feed(state, event)
+        apply(state, event, retention)
+    for trial in state.trials:
+        values = [float(row["value"]) for row in folder.rows.get(trial.n, ()) if _is_number(row["value"])]
+        if values:
+            yield EvaluatedPoint(trial.config, values[-1], trial.status == Status.ERROR, False, values)

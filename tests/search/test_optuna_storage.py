@@ -1,0 +1,109 @@
+"""OptunaSearch with a storage of the user's: it is read once, and written as a copy."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import optuna
+import pytest
+from optuna_world import learned, score, told
+from search_world import Desk, check_continues_exactly, live, retold, trial_name
+
+import holdfast as tune
+from holdfast.errors import InvalidInputError
+from holdfast.search.optuna import OptunaSearch
+from holdfast.search.searcher import hears_results
+
+
+def storages(folder: Path) -> dict[str, Any]:
+    backend = optuna.storages.journal.JournalFileBackend(str(folder / "journal.log"))
+    return {"url": f"sqlite:///{folder}/study.db", "journal": optuna.storages.JournalStorage(backend)}
+
+
+@pytest.mark.parametrize("kind", [pytest.param("url", marks=pytest.mark.slow), "journal"])
+def test_a_storage_gets_every_trial_once_however_often_the_past_is_told(kind: str, tmp_path: Path) -> None:
+    storage = storages(tmp_path)[kind]
+    search = OptunaSearch(storage=storage, study_name="mine")
+    assert hears_results(search)
+
+    def make() -> Desk:
+        return Desk(search, {"x": tune.uniform(0, 1), "c": tune.choice([{"a": 1}, {"a": tune.uniform(0, 1)}])})
+
+    desk = make()
+    history = live(desk, score, trials=8, slots=2, with_results=True)
+    check_continues_exactly(make, history, every=9, ahead=20)
+    study = optuna.load_study(study_name="mine", storage=storage)
+    ours = [trial.user_attrs["holdfast_trial_id"] for trial in study.trials]
+    assert sorted(ours) == [trial_name(n) for n in range(8)]
+    by_id = {trial.user_attrs["holdfast_trial_id"]: trial for trial in study.trials}
+    for n, config in desk.configs.items():
+        assert by_id[trial_name(n)].params["x"] == config["x"]
+        assert list(by_id[trial_name(n)].intermediate_values.values()) == [score(config)["loss"]]
+
+
+def test_what_a_storage_holds_at_the_beginning_is_learned_from_and_nothing_that_comes_later(tmp_path: Path) -> None:
+    storage = storages(tmp_path)["url"]
+    study = optuna.create_study(storage=storage, study_name="mine")
+    for x in (0.1, 0.2):
+        study.add_trial(
+            optuna.trial.create_trial(
+                params={"x": x}, distributions={"x": optuna.distributions.FloatDistribution(0, 1)}, value=x
+            )
+        )
+    study.ask()  # somebody else is busy
+    search = OptunaSearch(storage=storage, study_name="mine")
+
+    def make() -> Desk:
+        return Desk(search, {"x": tune.uniform(0, 1)})
+
+    desk = make()
+    history = live(desk, score, trials=14, slots=2)
+    assert [trial.value for trial in learned(desk.searcher)[:2]] == [0.1, 0.2]
+    study.tell(2, 0.7)
+    study.add_trial(
+        optuna.trial.create_trial(
+            params={"x": 0.9}, distributions={"x": optuna.distributions.FloatDistribution(0, 1)}, value=0.9
+        )
+    )
+    again = make()
+    retold(again, history)
+    assert again.configs == desk.configs
+    assert len(optuna.load_study(study_name="mine", storage=storage).trials) == 2 + 1 + 14 + 1
+
+
+def test_a_second_experiment_learns_from_the_first_through_the_storage(tmp_path: Path) -> None:
+    storage = storages(tmp_path)["url"]
+    search = OptunaSearch({"x": tune.uniform(0, 1)}, "loss", "min", storage=storage, seed=1)
+    for n in range(3):
+        told(search, f"aaaaa_{n}", n)
+    second = OptunaSearch({"x": tune.uniform(0, 1)}, "loss", "min", storage=storage, seed=1)
+    second.suggest("bbbbb_0")
+    assert [trial.value for trial in learned(second)[:-1]] == [0, 1, 2]
+
+
+def test_a_storage_with_other_objectives_is_refused(tmp_path: Path) -> None:
+    storage = storages(tmp_path)["url"]
+    optuna.create_study(storage=storage, study_name="mine", direction="maximize")
+    search = OptunaSearch({"x": tune.uniform(0, 1)}, "loss", "min", storage=storage, study_name="mine")
+    with pytest.raises(InvalidInputError, match="another study_name"):
+        search.suggest("a")
+
+
+def test_a_storage_that_cannot_be_reached_does_not_stop_the_search(tmp_path: Path) -> None:
+    storage = storages(tmp_path)["url"]
+    search = OptunaSearch({"x": tune.uniform(0, 1)}, "loss", "min", storage=storage, study_name="mine", seed=1)
+    told(search, "a", 1.0)
+    study = search._copy._study
+
+    class Broken:
+        def add_trial(self, trial: Any) -> None:
+            raise OSError("gone")
+
+    search._copy._study = Broken()
+    with pytest.warns(RuntimeWarning, match="cannot be copied to the Optuna storage now"):
+        told(search, "b", 2.0)
+    told(search, "c", 3.0)
+    search._copy._study = study
+    told(search, "d", 4.0)
+    assert [trial.value for trial in study.trials] == [1.0, 2.0, 3.0, 4.0]
