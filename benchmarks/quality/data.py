@@ -9,6 +9,7 @@ import csv
 import importlib.util
 from collections.abc import Mapping
 from dataclasses import dataclass
+from operator import sub
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ FULL = 0.999  # the share of a dataset's largest anchor that counts as all of it
 
 @dataclass(frozen=True)
 class Arm:
-    """One learner on one split: how well it did, and how long it took, on more and more rows."""
+    """One learner on one split: how well it did on more and more rows."""
 
     sizes: tuple[int, ...]
     costs: tuple[float, ...]  # of getting from one size to the next
@@ -26,10 +27,6 @@ class Arm:
     @property
     def final(self) -> float:
         return self.scores[-1]
-
-    @property
-    def cost(self) -> float:
-        return sum(self.costs)
 
 
 @dataclass(frozen=True)
@@ -58,36 +55,29 @@ def learning_curves(datasets: tuple[int, ...]) -> list[Curves]:
     home = importlib.util.find_spec("lcdb")
     assert home is not None
     assert home.origin is not None
-    rows: dict[int, dict[tuple[str, str, str], list[tuple[int, float, float]]]] = {each: {} for each in datasets}
+    rows: dict[int, dict[tuple[str, str, str], list[tuple[int, float]]]] = {each: {} for each in datasets}
     with open(Path(home.origin).parent / "database-accuracy.csv", newline="") as file:
         for row in csv.DictReader(file):
             dataset = int(row["openmlid"])
-            if dataset in rows and row["score_valid"] and row["traintime"]:
+            if dataset in rows and row["score_valid"]:
                 key = (row["learner"], row["outer_seed"], row["inner_seed"])
-                point = (int(row["size_train"]), float(row["traintime"]), float(row["score_valid"]))
+                point = (int(row["size_train"]), float(row["score_valid"]))
                 rows[dataset].setdefault(key, []).append(point)
     return [Curves(dataset, _arms(found)) for dataset, found in rows.items()]
 
 
-def _arms(found: Mapping[Any, list[tuple[int, float, float]]]) -> tuple[Arm, ...]:
-    largest = max(size for points in found.values() for size, _, _ in points)
+def _arms(found: Mapping[Any, list[tuple[int, float]]]) -> tuple[Arm, ...]:
+    largest = max(size for points in found.values() for size, _ in points)
     arms = []
     for _, points in sorted(found.items()):
         points = sorted(set(points))
         if len(points) < 8 or points[-1][0] < FULL * largest:
             continue  # a learner that was not run to the end
-        sizes, times, scores = zip(*points, strict=True)
-        arms.append(Arm(sizes, _increments(times), scores))
+        sizes, scores = zip(*points, strict=True)
+        # A row costs the same whoever learns from it, and all rows cost one second of virtual time.
+        costs = (more / sizes[-1] for more in map(sub, sizes, (0, *sizes)))
+        arms.append(Arm(sizes, tuple(costs), scores))
     return tuple(arms)
-
-
-def _increments(times: tuple[float, ...]) -> tuple[float, ...]:
-    """What each further step costs if training goes on rather than begins again; times are noisy, so never negative."""
-    floor, costs = 0.0, []
-    for each in times:
-        costs.append(max(each - floor, 1e-4))
-        floor = max(floor, each)
-    return tuple(costs)
 
 
 def tables() -> dict[str, Any]:
