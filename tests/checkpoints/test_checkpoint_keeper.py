@@ -13,8 +13,8 @@ from checkpoint_trial import Trial
 from holdfast.checkpoints import delete as delete_module
 from holdfast.checkpoints import keeper as keeper_module
 from holdfast.checkpoints.commit import Committed
+from holdfast.checkpoints.job_threads import MAX_JOBS_AT_ONCE
 from holdfast.checkpoints.keeper import (
-    MAX_JOBS_AT_ONCE,
     CheckpointKeeper,
     Commit,
     CommitDone,

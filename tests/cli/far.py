@@ -20,7 +20,10 @@ STEPS = 4
 
 
 def train(config: dict[str, Any]) -> None:
-    """Counts to four, with a checkpoint at each step; waits at step ``hold_at`` for the file ``go``."""
+    """Counts to four, with a checkpoint at each step.
+
+    Waits at step ``hold_at`` for the file ``go``, and after it while there is a file ``stay``.
+    """
     before = tune.get_checkpoint()
     start = 0
     if before is not None:
@@ -31,6 +34,8 @@ def train(config: dict[str, Any]) -> None:
             Path(config["dir"], "held").touch()
             while not Path(config["dir"], "go").exists():
                 time.sleep(0.01)
+        while step > config.get("hold_at", step) and Path(config["dir"], "stay").exists():
+            time.sleep(0.01)
         with tune.checkpoint_dir() as directory:
             Path(directory, "state.json").write_text(json.dumps({"step": step + 1}))
             Path(directory, "sub").mkdir()

@@ -43,10 +43,12 @@ def test_what_an_outage_kept_here_is_sent_later(
     process = far.driver(f"{bucket}/runs", tmp_path, seaweedfs.environment(proxy.endpoint))
     mirror = mirror_of(url)
     proxy.down()
+    (tmp_path / "stay").touch()
     (tmp_path / "go").touch()
     poll(lambda: has_staged(mirror, 3), 30, "a checkpoint after the outage")
     process.kill()
     process.wait()
+    (tmp_path / "stay").unlink()
 
     facts = json.loads(holdfast("status", url, "--json").out)
     assert facts["state"] == "interrupted"

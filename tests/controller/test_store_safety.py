@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 from pathlib import Path
 
@@ -10,11 +11,12 @@ import pytest
 
 from holdfast.checkpoints.commit import commit
 from holdfast.checkpoints.depot import Depot
-from holdfast.checkpoints.keeper import CheckpointKeeper, Commit, CommitDone, CommitFailed
+from holdfast.checkpoints.keeper import Commit, CommitDone, CommitFailed
+from holdfast.checkpoints.lanes import LaneKeeper
 from holdfast.checkpoints.stage import Stage
 from holdfast.config import RunConfig, TuneConfig
 from holdfast.controller.experiment import Settings, _without_secrets
-from holdfast.controller.keeping import KeeperEdge
+from holdfast.controller.far_keeping import FarKeeperEdge
 from holdfast.controller.remote import ELSEWHERE, Remote, mirror_root
 from holdfast.controller.spec import Root
 from holdfast.core import commands as cmd
@@ -120,8 +122,10 @@ def test_a_stage_that_went_with_its_machine_takes_the_place_of_nothing(store: Me
         def sleep(self, seconds: float) -> None:
             raise AssertionError
 
-    keeper = CheckpointKeeper(lambda: None, Depot(store, here).perform)
-    edge = KeeperEdge(keeper, state, Clock(), trial_dir=lambda n: here / "t", trouble=lambda text: None, slow=rule)
+    keeper = LaneKeeper(lambda: None, Depot(store, here).perform)
+    edge = FarKeeperEdge(keeper, state, Clock(), trial_dir=lambda n: here / "t", trouble=lambda text: None, rule=rule)
+    for index in range(3):
+        edge.prepare(cmd.Commit(0, index))
     for index in range(3):
         edge.submit(cmd.Commit(0, index))
     found: dict[int, ob.CommitEnded] = {}
@@ -134,16 +138,6 @@ def test_a_stage_that_went_with_its_machine_takes_the_place_of_nothing(store: Me
         1: (False, False),
         2: (True, False),
     }
-
-
-def test_a_local_copy_that_cannot_be_removed_does_not_undo_a_commit(store: MemoryStore, tmp_path: Path) -> None:
-    root = root_at(tmp_path / "m")
-    name = stage(root / "t", "d", tmp_path)
-    spare = root / "t" / "checkpoint_000000"
-    spare.mkdir()
-    (spare / "_manifest.json").write_bytes(b"")  # as a power cut may leave it
-    outcome = Depot(store, root).perform(Commit(0, 2, str(root / "t"), name, "id0", 1, (str(spare),)))
-    assert isinstance(outcome, CommitDone)
 
 
 def test_a_local_file_that_is_gone_is_damage_and_not_trouble_with_the_store(store: MemoryStore, tmp_path: Path) -> None:
@@ -184,7 +178,7 @@ def test_a_mirror_that_another_experiments_driver_works_on_is_left_alone(store: 
     Machine(store, mirror)
     other = MemoryStore()
     other.put(".holdfast/spec.json", b"TWO")
-    with pytest.raises(ExperimentLockedError):
+    with pytest.raises(ExperimentLockedError, match=f"^The experiment {re.escape(other.url)} is being written by"):
         hydrate(other, mirror)
     assert (mirror / ".holdfast" / "spec.json").read_text() == "ONE"
 

@@ -68,7 +68,7 @@ def drive() -> None:
     os.environ.pop("HOLDFAST_CRASH", None)  # it is meant for this process alone
     socket.gethostname = lambda: "golden-host"
     local._address = lambda: "192.0.2.1"
-    epoch._machine = lambda: "golden-machine"
+    epoch.this_machine = lambda: "golden-machine"
     root = PLACE / NAME
     if tune.Tuner.can_restore(root):
         tune.Tuner.restore(root, takeover=True).fit()

@@ -52,9 +52,9 @@ class Lab:
         self.drivers: list[Driver] = []
         self.promised: list[bytes] = []  # what was ever said to be in the store
         self.count = 0
-        monkeypatch.setattr(epochs, "_machine", lambda: self.machine)
+        monkeypatch.setattr(epochs, "this_machine", lambda: self.machine)
         monkeypatch.setattr(epochs, "_host", lambda: self.machine)
-        monkeypatch.setattr(epochs, "_is_alive", self._is_alive)
+        monkeypatch.setattr(epochs, "is_alive", self._is_alive)
 
     def _is_alive(self, claim: Claim, age_s: float) -> bool:
         return claim.writer in self.alive if claim.machine == self.machine else abs(age_s) < epochs.SILENCE_S

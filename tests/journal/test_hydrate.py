@@ -10,14 +10,13 @@ import msgspec
 import pytest
 from shipping import Lab, dying_at, history
 
-from holdfast.errors import (
-    FencedError,
-    JournalDamagedError,
-)
+from holdfast.errors import FencedError, JournalDamagedError, StorageError
 from holdfast.journal import Journal, SnapshotStore, claim_epoch, parts
+from holdfast.journal import hydrate as hydrate_module
 from holdfast.journal.hydrate import hydrate
 from holdfast.journal.remote_holder import remote_claim
 from holdfast.journal.ship_note import FILE as NOTE
+from holdfast.storage.locks import lock
 from holdfast.testing.memory_store import Fault
 
 
@@ -433,3 +432,22 @@ def test_a_driver_whose_mirror_was_rebuilt_under_it_stops(lab: Lab) -> None:
     lab.drive("one")
     with pytest.raises(FencedError):
         sleeper.journal.append([b"void"])
+
+
+def test_a_process_that_hangs_while_it_hydrates_keeps_nobody_waiting_for_ever(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab.drive("one").write(2)
+    root = lab.root("two")
+    os.makedirs(root)
+    monkeypatch.setattr(hydrate_module, "LOCK_S", 0.05)
+    held = os.open(root, os.O_RDONLY)
+    try:
+        assert lock(held)
+        for read_only in (False, True):
+            with pytest.raises(StorageError, match=f"pid {os.getpid()} has been bringing") as info:
+                hydrate(lab.store, root, read_only=read_only)
+            assert str(info.value).startswith(lab.store.url)
+    finally:
+        os.close(held)
+    assert len(history(hydrate(lab.store, root).root)) == 2

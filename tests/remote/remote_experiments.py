@@ -135,7 +135,7 @@ def set_limits(plan: RemotePlan) -> None:
     if plan.segment_bytes:
         segment_writer.SEGMENT_BYTES = plan.segment_bytes
     if plan.machine:
-        epoch._machine = lambda: plan.machine
+        epoch.this_machine = lambda: plan.machine
     if plan.silence_s:
         epoch.SILENCE_S = plan.silence_s
     if plan.denied_s:

@@ -173,6 +173,11 @@ class RemoteLab(Lab):
         found = [key for key in self.keys(parts.PREFIX) if parts.parse_key(key)]
         return parts.decode_parts(self.store.get(found[-1]), found[-1])[-1].header.seq if found else 0
 
+    def last_epoch(self) -> int:
+        """The epoch of the driver that made the newest part."""
+        found = [key for key in self.keys(parts.PREFIX) if parts.parse_key(key)]
+        return parts.decode_parts(self.store.get(found[-1]), found[-1])[-1].header.by.epoch if found else 0
+
     def timed(self) -> list[Timed]:
         """The side file, with the times."""
         data = self.side.read_bytes() if self.side.exists() else b""

@@ -150,15 +150,20 @@ def test_a_mirror_whose_tail_was_never_shipped_is_set_aside(lab: RemoteLab) -> N
 
 @pytest.mark.slow
 def test_a_take_over_of_a_living_driver_ends_it(lab: RemoteLab) -> None:
-    first = lab.start(SLOW)
+    hold = lab.folder / "hold"
+    hold.touch()
+    plan = held(lab, hold_at=3)
+    first = lab.start(plan)
     lab.started(first, reports=4)
     second = lab.start(RemotePlan(takeover=True), "b")
+    until(lambda: lab.last_epoch() == 2 or second.ended, lambda: second.output)
+    hold.unlink()
     assert first.wait() == 1, first.output
     assert f"taken over by pid {second.pid}" in first.output
     second.must_finish()
     lab.check_no_process_left()
     forget_void(lab)
-    lab.check_finished(SLOW)
+    lab.check_finished(plan)
     lab.check_stored()
 
 

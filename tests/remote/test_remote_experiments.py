@@ -314,6 +314,35 @@ class Remembers(tune.Callback):
         self.seen = state["seen"]
 
 
+class WritesAtTheEnd(Remembers):
+    """Leaves a summary of the experiment and of each trial."""
+
+    def __init__(self, mirrors: Path) -> None:
+        super().__init__()
+        self.mirrors = mirrors
+
+    def on_experiment_end(self, trials: Any, **info: Any) -> None:
+        self.seen = 1000
+        (spec,) = self.mirrors.rglob("spec.json")
+        root = spec.parents[1]
+        (root / "summary.txt").write_text("all")
+        for folder in root.glob("plain_*"):
+            (folder / "plots").mkdir()
+            (folder / "plots" / "loss.svg").write_text("curve")
+
+
+def test_what_callbacks_write_at_the_end_is_uploaded_too(
+    make_tuner: Callable[..., tune.Tuner], objects: Callable[..., Any], cache: Path
+) -> None:
+    make_tuner(plain, callbacks=[WritesAtTheEnd(cache)]).fit()
+    there = objects("runs/exp")
+    assert there["summary.txt"] == b"all"
+    assert sum(key.endswith("/plots/loss.svg") for key in there) == 2
+    (local,) = cache.rglob("callback-states.pkl")
+    assert there[".holdfast/objects/callback-states.pkl"] == local.read_bytes()
+    assert b"seen" in local.read_bytes()
+
+
 @pytest.mark.slow
 def test_the_same_tuner_can_be_run_again(make_tuner: Callable[..., tune.Tuner]) -> None:
     tuner = make_tuner(plain)

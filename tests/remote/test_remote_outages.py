@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -97,6 +98,38 @@ def test_trouble_is_told_while_it_lasts(proxied: tuple[RemoteLab, FaultProxy]) -
         assert "everything waits on the local disk" in driver.output
     driver.must_finish()
     check_in_order(lab, plan)
+
+
+def saving(lab: RemoteLab, **fields: Any) -> RemotePlan:
+    """Trials that save at every step, held after the second one while ``lab.folder/hold`` exists."""
+    (lab.folder / "hold").touch()
+    known = {"trials": 2, "steps": 10, "every": 1, "keep": 1, "max_failures": 0, "hold_at": 3}
+    return RemotePlan(**{**known, "hold": str(lab.folder / "hold"), **fields})
+
+
+@pytest.mark.parametrize("kind", mostly_slow(["refuse", "hang"], "hang"))
+def test_in_an_outage_trials_that_keep_few_checkpoints_never_wait(
+    proxied: tuple[RemoteLab, FaultProxy], kind: Any
+) -> None:
+    """A newer checkpoint takes the place of one that waits; the local disk does not fill meanwhile."""
+    lab, proxy = proxied
+    plan = saving(lab)
+    driver = lab.start(plan)
+    lab.started(driver, reports=4, saved=4)
+    proxy.down(kind)
+    (lab.folder / "hold").unlink()
+    until(lambda: len(lab.acknowledged()) == 20 or driver.ended, lambda: driver.output)
+    until(lambda: most_local(lab) <= 3 or driver.ended, lambda: driver.output)
+    assert not driver.ended, driver.output
+    proxy.up()
+    driver.must_finish()
+    check_in_order(lab, plan)
+    assert most_local(lab) == 0, "the store has them, and no trial will start from them"
+
+
+def most_local(lab: RemoteLab) -> int:
+    """How many checkpoints and stages of a trial are in the mirror, at most."""
+    return max(len([*path.glob("checkpoint_*"), *path.glob(".sealed-*")]) for path in lab.trial_dirs())
 
 
 # --- the agent
@@ -244,6 +277,60 @@ def test_ctrl_c_during_an_outage_does_not_wait_for_ever(proxied: tuple[RemoteLab
     lab.check_no_process_left()
     lab.check_nothing_lost()
     proxy.up()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("saves", [True, False])
+def test_a_second_signal_ends_the_wait_of_a_finished_experiment_for_a_dead_store(
+    proxied: tuple[RemoteLab, FaultProxy], number: signal.Signals, saves: bool
+) -> None:
+    """The first one asks for an orderly end, whose grace would last for minutes here."""
+    lab, proxy = proxied
+    plan = saving(lab, grace_s=600.0, steps=4, every=1 if saves else 100)
+    driver = lab.start(plan)
+    lab.started(driver, reports=4)
+    proxy.down("hang")
+    (lab.folder / "hold").unlink()
+    until(lambda: ended_attempts(lab) == 2 or driver.ended, lambda: driver.output)
+    driver.process.send_signal(number)
+    time.sleep(1.1)  # signals that come together are one
+    assert not driver.ended, driver.output
+    driver.process.send_signal(number)
+    check_said_what_is_missing(lab, driver, number, ["checkpoints"] if saves else [])
+    proxy.up()
+    ship(lab)
+    assert lab.stored_history() == lab.history()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_second_signal_ends_the_wait_of_an_interrupted_experiment_for_a_dead_store(
+    proxied: tuple[RemoteLab, FaultProxy], number: signal.Signals
+) -> None:
+    lab, proxy = proxied
+    driver = lab.start(saving(lab, grace_s=600.0, steps=400, pause_s=0.02))
+    lab.started(driver, reports=4)
+    proxy.down("hang")
+    (lab.folder / "hold").unlink()
+    driver.process.send_signal(number)
+    until(lambda: ended_attempts(lab) == 2 or driver.ended, lambda: driver.output)
+    time.sleep(1.1)
+    assert not driver.ended, driver.output
+    driver.process.send_signal(number)
+    check_said_what_is_missing(lab, driver, number, ["checkpoints"])
+    proxy.up()
+
+
+def ended_attempts(lab: RemoteLab) -> int:
+    return sum(isinstance(event, ev.AttemptInterrupted | ev.TrialTerminated) for event in lab.history())
+
+
+def check_said_what_is_missing(lab: RemoteLab, driver: Driver, number: signal.Signals, words: list[str]) -> None:
+    last = must_not_claim(lab, driver).splitlines()[-1]
+    for word in [f"holdfast ship '{lab.url}'", "records of the journal", number.name, *words]:
+        assert word in last
+    lab.check_nothing_lost()
 
 
 # --- at the start

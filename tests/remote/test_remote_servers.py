@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from lab import until
 from remote_experiments import RemotePlan
 from remote_lab import RemoteLab
 from test_remote_crash_points import forget_lost
@@ -40,13 +41,17 @@ def test_a_second_driver_is_refused_in_every_store(
     request: pytest.FixtureRequest, machines: Callable[..., RemoteLab], kind: str
 ) -> None:
     lab = machines(request.getfixturevalue(kind), scheme=SCHEMES[kind])
-    plan = RemotePlan(trials=2, steps=12, every=4, pause_s=0.2)
+    hold = lab.folder / "hold"
+    hold.touch()
+    plan = RemotePlan(trials=2, steps=8, every=4, hold=str(hold), hold_at=3)
     first = lab.start(plan)
     lab.started(first, reports=2)
     second = lab.run(plan, "b")
     assert second.process.returncode == 1
     assert f"pid {first.pid}" in second.output
     third = lab.start(RemotePlan(takeover=True), "c")
+    until(lambda: lab.last_epoch() == 2 or third.ended, lambda: third.output)
+    hold.unlink()
     assert first.wait() == 1, first.output
     assert f"taken over by pid {third.pid}" in first.output
     third.must_finish()

@@ -5,6 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import threading
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,9 @@ from sync_tools import CP, until
 from synced import EPOCHS, HELD, SYNCERS, Plain, check_copy, train, tuner
 
 import holdfast as tune
+from holdfast.controller.spec import Root
+from holdfast.controller.synced_home import SyncedHome
+from holdfast.core.state import State
 from holdfast.errors import ExperimentExistsError, ExperimentLockedError, InvalidInputError, NotShippedError
 from holdfast.journal import epoch
 from holdfast.syncer import CommandSyncer
@@ -141,7 +147,102 @@ def test_copies_are_made_every_period_and_after_checkpoints(sync: dict[str, Any]
     assert epochs(result) == [0, 1]
 
 
+class Slow(Plain):
+    """Needs a moment for each copy."""
+
+    def sync_up(self, local_dir: str, remote_dir: str, exclude: Sequence[str] | None = None) -> bool:
+        time.sleep(0.2)
+        return super().sync_up(local_dir, remote_dir, exclude)
+
+
+def looks_for_copies(config: dict[str, Any]) -> None:
+    for step in range(3):
+        tune.report({"epoch": step}, checkpoint=tune.Checkpoint.from_dict({"epoch": step}))
+        assert list(Path(config["remote"]).glob(f"*/checkpoint_{step:06d}/_manifest.json")), f"{step} is not there"
+
+
+def test_with_wait_for_commit_a_report_returns_when_its_checkpoint_was_copied(remote: Path) -> None:
+    (result,) = tuner(
+        str(remote.parent),
+        Slow(),
+        trainable=looks_for_copies,
+        space={"remote": str(remote)},
+        checkpoint_config=tune.CheckpointConfig(wait_for_commit=True),
+    ).fit()
+    assert result.error is None, result.error
+
+
+def test_a_report_that_waits_for_a_copy_that_never_succeeds_ends_the_run_in_order(
+    remote: Path, here: Path, tmp_path: Path
+) -> None:
+    mark = tmp_path / "mark"
+    mark.touch()
+    with pytest.raises(NotShippedError, match="the line is dead"):
+        tuner(
+            str(remote.parent),
+            DiesInTheMiddle(mark),
+            sync={"sync_timeout": 1.0},
+            checkpoint_config=tune.CheckpointConfig(wait_for_commit=True),
+            failure_config=tune.FailureConfig(grace_s=1.0),
+        ).fit()
+    mark.unlink()
+    (result,) = tune.Tuner.restore(str(here / "exp")).fit()
+    assert epochs(result) == list(range(EPOCHS))
+
+
+def test_whoever_is_told_to_end_does_not_wait_for_a_syncer_that_hangs(remote: Path, here: Path) -> None:
+    hung = threading.Event()
+
+    def hangs(source: str, target: str) -> None:
+        hung.set()
+        time.sleep(3600)
+
+    root, config = Root(here / "exp"), tune.SyncConfig(upload_dir=str(remote.parent), syncer=hangs)
+    root.private.mkdir(parents=True)
+    root.spec_file.write_text("{}")
+    home = SyncedHome(root, "group", config)
+    home._check_other_end = lambda takeover: None  # type: ignore[method-assign]
+    journal = home.open(home.claim(takeover=False))
+    home.follow(journal, lambda: None, State())
+    with pytest.raises(NotShippedError, match="some of it is on this machine only"):
+        home.finish(State(), lambda: "told to end" if hung.is_set() else "")
+    journal.close()
+    home.close()
+
+
 # --- retention
+
+
+def loses_the_line(config: dict[str, Any]) -> None:
+    """Goes on saving when nothing is copied any more."""
+    tune.report({"epoch": 0}, checkpoint=tune.Checkpoint.from_dict({"epoch": 0}))
+    until(lambda: list(Path(config["remote"]).glob("*/checkpoint_000000/_manifest.json")), "a copy of the first one")
+    Path(config["mark"]).touch()
+    for step in (1, 2):
+        tune.report({"epoch": step}, checkpoint=tune.Checkpoint.from_dict({"epoch": step}))
+
+
+def test_a_checkpoint_is_not_deleted_before_the_one_that_takes_its_place_was_copied(
+    remote: Path, here: Path, tmp_path: Path
+) -> None:
+    """Neither at the other end, where it is all that a lost machine would leave, nor here."""
+    mark = tmp_path / "mark"
+    with pytest.raises(NotShippedError):
+        tuner(
+            str(remote.parent),
+            DiesInTheMiddle(mark),
+            trainable=loses_the_line,
+            space={"remote": str(remote), "mark": str(mark)},
+            sync={"sync_timeout": 2.0},
+            checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
+        ).fit()
+    assert {name[-1] for name in checkpoints_in(remote)} == {"0"}
+    assert {name[-1] for name in checkpoints_in(here / "exp")} == {"0", "1", "2"}
+    assert check_copy(remote, tmp_path / "look") <= checkpoints_in(remote)
+    mark.unlink()
+    tune.Tuner.restore(str(here / "exp")).fit()
+    assert {name[-1] for name in checkpoints_in(remote)} == {"2"}
+    assert {name[-1] for name in checkpoints_in(here / "exp")} == {"2"}
 
 
 @pytest.mark.parametrize("kind", SYNCERS)
@@ -277,7 +378,7 @@ def test_a_driver_of_another_machine_was_last_heard_of_when_it_last_copied(
         os.kill(driver.pid, signal.SIGKILL)
         driver.wait()
     lose(here)
-    monkeypatch.setattr(epoch, "_machine", lambda: "another one")
+    monkeypatch.setattr(epoch, "this_machine", lambda: "another one")
     restarted = restored(remote, CP)
     with pytest.raises(ExperimentLockedError, match="last heard of"):
         restarted.fit()

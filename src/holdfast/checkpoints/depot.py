@@ -6,26 +6,36 @@ what. Decides nothing: a failure becomes an outcome with its reason.
 
 from __future__ import annotations
 
-import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.checkpoints import names
+from holdfast.checkpoints.borrowing import remove_copy
 from holdfast.checkpoints.commit import Committed, recover
-from holdfast.checkpoints.delete import delete
 from holdfast.checkpoints.keeper import (
     Commit,
     CommitDone,
     Delete,
     DeleteDone,
+    Discard,
+    DiscardDone,
     Job,
+    MirrorFailed,
+    MirrorJob,
+    MirrorOutcome,
     Outcome,
+    Prepare,
+    PrepareDone,
+    Prune,
+    PruneDone,
     Verify,
     VerifyDone,
     delete_local,
     failed,
+    reason_of,
 )
+from holdfast.checkpoints.reader import verify
 from holdfast.checkpoints.remote import delete_remote, ensure_local, find_uploaded, give_up, upload
 from holdfast.errors import CheckpointDamagedError, InternalError, StorageError, StorageFullError
 from holdfast.storage.store import Store
@@ -43,8 +53,10 @@ class Depot:
         self._store = store
         self._root = os.path.abspath(root)
 
-    def perform(self, job: Job) -> Outcome:
+    def perform(self, job: Job | MirrorJob) -> Outcome | MirrorOutcome:
         """Do one job; whatever goes wrong is in the outcome."""
+        if isinstance(job, Prepare | Discard | Prune):
+            return self._in_mirror(job)
         trouble: StorageError | None = None
         try:
             match job:
@@ -56,6 +68,7 @@ class Depot:
                     return VerifyDone(job.n, job.index)
                 case Delete():
                     delete_remote(self._store, self._key(job.directory))
+                    _remove_unread(job.directory)
                     delete_local(job)
                     return DeleteDone(job.n, job.index)
         except BaseException as error:
@@ -67,11 +80,9 @@ class Depot:
                 self.on_end(job, trouble)
 
     def _commit(self, job: Commit) -> Committed:
-        directory = Path(job.trial_dir) / names.checkpoint_name(job.index)
+        directory = _directory(job)
         key = self._key(str(directory))
-        Path(job.trial_dir).mkdir(parents=True, exist_ok=True)  # in a mirror that was just made it may be missing
-        local = recover(Path(job.trial_dir), job.sealed_name, job.index, trial_id=job.trial_id, attempt=job.attempt)
-        if local is None:
+        if _recover(job) is None:
             # The stage was on a machine that is gone; perhaps its upload was complete.
             there = find_uploaded(self._store, key, job.sealed_name) or give_up(self._store, key, job.sealed_name)
             if there is None:
@@ -81,12 +92,46 @@ class Depot:
                     reason="its upload was not complete when the machine of its driver was lost",
                 )
             return there
-        done = upload(self._store, directory, key)
-        # The store has them, and the trial will start from this one: older local copies only take space.
-        for spare in job.spare:
-            with contextlib.suppress(StorageError, InternalError):
-                delete(spare)
-        return done
+        return upload(self._store, directory, key)
+
+    def _in_mirror(self, job: MirrorJob) -> MirrorOutcome:
+        try:
+            match job:
+                case Prepare():
+                    return PrepareDone(job.n, job.index, whole=_prepare(job))
+                case Discard():
+                    delete_local(job)
+                    return DiscardDone(job.n, job.index)
+                case Prune():
+                    _remove_unread(job.directory)
+                    return PruneDone(job.n, job.index)
+        except BaseException as error:
+            damaged = isinstance(error, CheckpointDamagedError | InternalError)
+            return MirrorFailed(job.n, job.index, type(job), damaged, reason_of(error))
 
     def _key(self, directory: str) -> str:
         return os.path.relpath(directory, self._root).replace(os.sep, "/")
+
+
+def _directory(job: Commit | Prepare) -> Path:
+    return Path(job.trial_dir) / names.checkpoint_name(job.index)
+
+
+def _recover(job: Commit | Prepare) -> Committed | None:
+    """The local commit, done now or before; None if there is nothing here to make it of."""
+    Path(job.trial_dir).mkdir(parents=True, exist_ok=True)  # in a mirror that was just made it may be missing
+    return recover(Path(job.trial_dir), job.sealed_name, job.index, trial_id=job.trial_id, attempt=job.attempt)
+
+
+def _prepare(job: Prepare) -> bool:
+    local = _recover(job)
+    if local is None:
+        return False
+    # A commit believes the hashes of whoever copied the files; here another checkpoint is given up for this one.
+    verify(_directory(job), expect_digest=local.digest)
+    return True
+
+
+def _remove_unread(directory: str) -> None:
+    if not remove_copy(directory):
+        raise StorageError(f"{os.path.basename(directory)} is being read")

@@ -15,6 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.checkpoints import names
+from holdfast.checkpoints.borrowing import reading
 from holdfast.checkpoints.reader import quick_check
 from holdfast.checkpoints.remote import fetch
 from holdfast.checkpoints.tree import remove_quietly
@@ -109,9 +110,11 @@ class FarPlace:
     @contextlib.contextmanager
     def borrowed(self, near: str | None) -> Iterator[str]:
         """A local directory with the files: the nearest good copy, else a temporary one."""
-        if near is not None and _is_whole(near):
-            yield near
-            return
+        if near is not None:
+            with reading(near) as kept:
+                if kept and _is_whole(near):
+                    yield near
+                    return
         home = tempfile.mkdtemp(prefix="holdfast_checkpoint_")
         try:
             directory = Path(home) / self.key

@@ -27,6 +27,8 @@ from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import fsync_dir
 from holdfast.storage.store import Fetching, Sending, Store, create_once
 
+_GIVEN_UP = b'{"given_up":'  # in the place of a manifest: this checkpoint will never be
+
 
 def upload(store: Store, directory: Path, key: str) -> Committed:
     """Make a checkpoint that is committed locally exist in the store, or find that it does.
@@ -47,12 +49,19 @@ def upload(store: Store, directory: Path, key: str) -> Committed:
         manifest = decode(data)
     except BadManifest as error:
         _damaged(directory, f"its manifest is damaged: {error}")
-    try:
-        found: bytes | None = store.get(f"{key}/{names.MANIFEST}")
-    except ObjectMissingError:
-        _send_files(store, directory, key, manifest)
+    found = _get(store, f"{key}/{names.MANIFEST}")
+    if found is None:
+        incomplete = _send_files(store, directory, key, manifest)
         crashpoint("O3.before")
-        found = create_once(store, f"{key}/{names.MANIFEST}", data)
+        if incomplete:  # perhaps because somebody removes the files while we send them
+            found = _get(store, f"{key}/{names.MANIFEST}")
+            if found is None:
+                raise StorageError(incomplete)
+        else:
+            found = create_once(store, f"{key}/{names.MANIFEST}", data)
+    if found is not None and found.startswith(_GIVEN_UP):
+        _delete_files(store, key)  # what we have sent since: nobody else will look for it
+        _damaged(directory, "another driver has taken over and given up its upload")
     if found is not None and found != data:
         _damaged(directory, f"the store has another checkpoint at {key}")
     crashpoint("O3.after")
@@ -61,13 +70,24 @@ def upload(store: Store, directory: Path, key: str) -> Committed:
 
 def find_uploaded(store: Store, key: str, stage: str) -> Committed | None:
     """The checkpoint that was made of this stage, if it is in the store: its driver was lost after the upload."""
+    found = _get(store, f"{key}/{names.MANIFEST}")
+    return None if found is None else _made_of(stage, found)
+
+
+def _get(store: Store, key: str) -> bytes | None:
     try:
-        manifest = decode(store.get(f"{key}/{names.MANIFEST}"))
-    except (ObjectMissingError, BadManifest):
+        return store.get(key)
+    except ObjectMissingError:
         return None
-    if manifest.stage != stage:
+
+
+def _made_of(stage: str, data: bytes) -> Committed | None:
+    try:
+        manifest = decode(data)
+    except BadManifest:
         return None
-    return Committed(digest(manifest), manifest.total, len(manifest.files))
+    ours = manifest.stage == stage
+    return Committed(digest(manifest), manifest.total, len(manifest.files)) if ours else None
 
 
 def give_up(store: Store, key: str, stage: str) -> Committed | None:
@@ -78,14 +98,22 @@ def give_up(store: Store, key: str, stage: str) -> Committed | None:
 
     Returns:
         The checkpoint, if the upload was completed before we could say no.
+
+    Raises:
+        CheckpointDamagedError: Something else is there, which was left as it is: a checkpoint of another stage, or a
+            manifest that cannot be read. Its files may have the names of ours.
     """
     manifest = f"{key}/{names.MANIFEST}"
-    if create_once(store, manifest, b'{"given_up":"%s"}\n' % os.urandom(16).hex().encode()) is not None:
-        found = find_uploaded(store, key, stage)
-        if found is not None:
-            return found
-    store.delete([stat.key for stat in store.list(f"{key}/") if stat.key != manifest])
+    there = create_once(store, manifest, _GIVEN_UP + b'"%s"}\n' % os.urandom(16).hex().encode())
+    if there is not None and not there.startswith(_GIVEN_UP):
+        return _made_of(stage, there) or _damaged(Path(key), f"the store has another checkpoint at {key}")
+    _delete_files(store, key)
     return None
+
+
+def _delete_files(store: Store, key: str) -> None:
+    """Delete everything but the manifest's object of a checkpoint that was given up."""
+    store.delete([stat.key for stat in store.list(f"{key}/") if stat.key != f"{key}/{names.MANIFEST}"])
 
 
 def fetch(store: Store, key: str, directory: Path, *, expect_digest: str | None = None) -> Manifest:
@@ -148,7 +176,8 @@ def _local_manifest(directory: Path) -> bytes:
         raise storage_error(error, f"reading the checkpoint {directory}") from error
 
 
-def _send_files(store: Store, directory: Path, key: str, manifest: Manifest) -> None:
+def _send_files(store: Store, directory: Path, key: str, manifest: Manifest) -> str:
+    """Send the files; returns what the store lacks of them afterwards, "" if nothing."""
     files = [Sending(f"{directory}/{entry.path}", f"{key}/{entry.path}") for entry in manifest.files]
     metadata = directory / names.METADATA
     if metadata.is_file():
@@ -167,10 +196,9 @@ def _send_files(store: Store, directory: Path, key: str, manifest: Manifest) -> 
     sizes = {stat.key: stat.size for stat in store.list(f"{key}/")}
     for entry in manifest.files:
         if sizes.get(f"{key}/{entry.path}") != entry.size:
-            raise StorageError(
-                f"{store.url}/{key}/{entry.path} has {sizes.get(f'{key}/{entry.path}')} bytes in the store instead of "
-                f"{entry.size:,}; it will be sent again"
-            )
+            size = sizes.get(f"{key}/{entry.path}")
+            return f"{store.url}/{key}/{entry.path} has {size} bytes in the store instead of {entry.size:,}"
+    return ""
 
 
 def _remote_manifest(store: Store, key: str, directory: Path) -> bytes:

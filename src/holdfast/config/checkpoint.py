@@ -60,7 +60,7 @@ class CheckpointConfig(Settings):
 
     wait_for_commit: bool = field(default=False, kw_only=True)
     """Whether ``report(checkpoint=...)`` returns only when the checkpoint is committed in the experiment's storage;
-    otherwise training goes on meanwhile."""
+    otherwise training goes on meanwhile. With a syncer of your own: when it was copied, if ``sync_on_checkpoint``."""
 
     @property
     def score_candidates(self) -> tuple[tuple[str, str], ...]:
@@ -154,7 +154,8 @@ class SyncConfig(Settings):
     ``{target}``; a function ``(source, target)``; an object with ``sync_up``, ``sync_down``, ``delete``."""
 
     sync_on_checkpoint: bool = True
-    """Whether a syncer copies after every checkpoint too; False copies every ``sync_period`` and at the end."""
+    """Whether a syncer copies after every checkpoint too; False copies every ``sync_period`` and at the end. Either
+    way nothing that retention has made obsolete is deleted before the checkpoint that took its place was copied."""
 
     sync_period: float = 300
     """Seconds between two periodic copies."""

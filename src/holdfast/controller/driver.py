@@ -23,14 +23,12 @@ from holdfast.callbacks.callback import callbacks_from_paths, default_callbacks
 from holdfast.callbacks.progress import ExperimentFacts, make_display
 from holdfast.callbacks.rows import ResultBuilder
 from holdfast.callbacks.trial_view import ExperimentInfo, shown_root
-from holdfast.checkpoints.keeper import CheckpointKeeper, Keeper, TwoLaneKeeper
 from holdfast.config import DEPRECATED, Environment, LocalEngine, ResumeConfig
 from holdfast.controller.algorithms import Algorithms
 from holdfast.controller.clock import RealClock
 from holdfast.controller.experiment import Experiment, check_unchanged, keep_replacements
 from holdfast.controller.feasibility import ResourceWatch
-from holdfast.controller.homes import Home, LocalHome
-from holdfast.controller.keeping import KeeperEdge
+from holdfast.controller.homes import Home, Keeping, LocalHome
 from holdfast.controller.loop import Controller, Edges, JournalWriter
 from holdfast.controller.notify import Notifier
 from holdfast.controller.past import Past
@@ -154,14 +152,16 @@ class Driver:
             hooks = self._make_notifier(state, clock, journal, claim)
             leaving.callback(hooks.close)
             self._home.start(hooks.trouble, hooks.take_written)
-            keeper = (TwoLaneKeeper if self._home.is_far else CheckpointKeeper)(engine.wake, self._home.perform)
-            leaving.callback(keeper.close, wait=False, running_s=KEEPER_S)
+            directory = partial(self._kit.directory, state)
+            keeping = Keeping(state, clock, directory, hooks.trouble, self._experiment.spec.retention)
+            kept = self._home.keep(engine.wake, keeping)
+            leaving.callback(kept.close, KEEPER_S)
             self._proposer = self._make_proposer(state, engine)
             leaving.callback(self._proposer.close)
             edges = Edges(
                 engine=engine,
                 journal=journal,
-                keeper=self._keeper_edge(keeper, state, clock, hooks),
+                keeper=kept.edge,
                 proposer=self._proposer,
                 clock=clock,
                 run_message=partial(self._kit.run_message, state),
@@ -200,7 +200,9 @@ class Driver:
 
         if self._only_ship:
             controller.watches.end(SHIPPED)
-        with watch_signals(end, sigint=not self._environment.disable_sigint_handler) as signals:
+        with watch_signals(
+            end, controller.watches.insist, sigint=not self._environment.disable_sigint_handler
+        ) as signals:
             try:
                 hooks.start()
                 edges.engine.open(self._setup(first_worker=max(state.workers, default=0) + 1))
@@ -229,7 +231,7 @@ class Driver:
             while not controller.done():
                 controller.step()
                 if controller.watches.hurry:
-                    raise KeyboardInterrupt
+                    self._hurry(state)
                 why = self._home.why_give_up()
                 if why and not state.session.draining:
                     controller.watches.end(why)
@@ -241,6 +243,15 @@ class Driver:
         finally:
             gc.set_threshold(*thresholds)
 
+    def _hurry(self, state: State) -> None:
+        """Leave at once; or in order, if nothing but storage is waited for, because that says what is missing there."""
+        missing = self._home.missing(state)
+        if missing and not state.running:
+            return
+        if missing:
+            self._hooks.warn(missing)
+        raise KeyboardInterrupt
+
     def _leave(self, controller: Controller, snapshots: Snapshotter) -> None:
         """The last facts, the last sync, the last snapshot: only then may ``fit()`` claim anything (I9)."""
         state, hooks = controller.state, self._hooks
@@ -250,8 +261,10 @@ class Driver:
             for n in state.running
         ]
         controller.record(*running, ev.DriverStopped(controller.edges.clock.now(), reason or "finished"))
-        hooks.flush_files()
-        self._home.finish(state, lambda: reason if controller.watches.give_up(controller.edges.clock.now()) else "")
+        try:
+            hooks.last_words()
+        finally:
+            self._home.finish(state, lambda: controller.watches.why_leave(controller.edges.clock.now()))
         hooks.finish(reason)
         self._kit.tidy(state, {*state.session.untidy, *self._inherited, *(event.n for event in running)})
         snapshots.finish()
@@ -287,6 +300,7 @@ class Driver:
             display=make_display(config.verbose, reporter=config.progress_reporter),
             facts=facts,
             is_fenced=partial(is_fenced, self._experiment.root.path, claim),
+            logs_policies=getattr(self._algorithms.chosen, "log_config", True),
         )
 
     def _policies(self) -> Policies:
@@ -317,18 +331,12 @@ class Driver:
         return Policies(rules, algorithms.scheduler, self._stop, self._results, tell)
 
     def _max_uncommitted(self) -> int:
-        """Uploads take long: one under way, and one that a newer one may replace (or that has to be waited for)."""
         if self._checkpoint.wait_for_commit:
             return 0
-        return 2 if self._home.is_far else Rules().max_uncommitted
+        return self._home.most_uncommitted(self._experiment.spec.retention)
 
     def _watches(self) -> Watches:
         return Watches(self._stop, stall_timeout_s=self._failure.stall_timeout_s, grace_s=self._failure.grace_s)
-
-    def _keeper_edge(self, workers: Keeper, state: State, clock: RealClock, hooks: Notifier) -> KeeperEdge:
-        slow = self._experiment.spec.retention if self._home.is_far else None
-        directory = partial(self._kit.directory, state)
-        return KeeperEdge(workers, state, clock, trial_dir=directory, trouble=hooks.trouble, slow=slow)
 
     def _make_engine(self) -> Engine:
         settings = self._run_config.engine
@@ -383,7 +391,8 @@ def home_of(experiment: Experiment) -> Home:
     if config.sync_config.upload_dir is not None and config.sync_config.has_own_syncer:
         from holdfast.controller.synced_home import SyncedHome
 
-        return SyncedHome(root, config.durability, config.sync_config)
+        waits = config.checkpoint_config is not None and config.checkpoint_config.wait_for_commit
+        return SyncedHome(root, config.durability, config.sync_config, wait_for_commit=waits)
     return LocalHome(root, config.durability)
 
 

@@ -251,10 +251,20 @@ def _write(root: Root, spec: Spec, files: dict[Path, bytes]) -> None:
                 write_atomic(str(path), content)
             write_spec(root, spec)  # last: from here on this is an experiment
     except OSError as error:
-        raise StorageError(
+        raise _cannot_write(root, error) from error
+
+
+def _cannot_write(root: Root, error: OSError) -> StorageError:
+    if root.remote is None:
+        return StorageError(
             f"The experiment cannot be written at {root.path}: {error.strerror or error}. "
-            "Choose another directory with RunConfig(storage_path=...). Nothing was started.",
-        ) from error
+            "Choose another directory with RunConfig(storage_path=...). Nothing was started."
+        )
+    return StorageError(
+        f"The experiment {root.shown} cannot be made: its mirror on this machine, {root.path}, cannot be written: "
+        f"{error.strerror or error}. Choose another place for mirrors with HOLDFAST_LOCAL_CACHE_DIR. Nothing was "
+        "started."
+    )
 
 
 def _publish(root: Root, remote: Remote, run_config: RunConfig) -> None:
@@ -365,7 +375,7 @@ def check_unchanged(experiment: Experiment) -> None:
     root = experiment.root
     if read_spec(root).uid != experiment.spec.uid:
         raise ExperimentExistsError(
-            f"Another Tuner was made for {root.path} after this one, so the experiment there is not this Tuner's any "
+            f"Another Tuner was made for {root.shown} after this one, so the experiment there is not this Tuner's any "
             "more. Run that one, or make this one again with another RunConfig(name=...). Nothing was changed."
         )
 
@@ -402,7 +412,7 @@ def _stored_trainable(root: Root, spec: Spec) -> Any:
         return load_trainable(root.trainable_file.read_bytes())
     except Exception as error:
         raise InvalidInputError(
-            f"The trainable {spec.trainable!r} stored at {root.path} cannot be loaded "
+            f"The trainable {spec.trainable!r} stored at {root.shown} cannot be loaded "
             f"({type(error).__name__}: {error}). Give it again: Tuner.restore(path, trainable=...)."
         ) from error
 
@@ -412,9 +422,9 @@ def _stored_settings(root: Root) -> Settings:
         settings = read_pickle(root.settings_file)
     except Exception as error:
         raise InvalidInputError(
-            f"The settings of {root.path} cannot be loaded ({type(error).__name__}: {error}): they refer to code that "
+            f"The settings of {root.shown} cannot be loaded ({type(error).__name__}: {error}): they refer to code that "
             "is not importable here. Make it importable; the experiment's data is untouched and readable with "
-            f"`holdfast status {root.path}`."
+            f"`holdfast status {root.shown}`."
         ) from error
     assert isinstance(settings, Settings)
     return settings

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import os
 import threading
 import time
@@ -29,6 +28,7 @@ SENT = ".holdfast/files-sent"
 
 RESULT_FILES = ("result.json", "progress.csv", "params.json", "params.pkl", "error.txt", "error.pkl")
 RESULT_PREFIX = "events.out.tfevents."
+CLOCK_STEP_S = 0.05  # times of files are those of the kernel's last tick
 _MARGIN_S = 2.0  # between the writing of a file and being told of it
 
 
@@ -42,6 +42,7 @@ class FileSync:
         period_s: How often.
         artifacts: Upload everything that is new in trials' directories, not only what ``changed`` tells.
         is_void: Whether somebody else writes the experiment now, whose files must not be replaced by older ones.
+        also: Sends what else has changed; raises `StorageError` if that does not work.
     """
 
     def __init__(
@@ -53,19 +54,23 @@ class FileSync:
         period_s: float,
         artifacts: bool = False,
         is_void: Callable[[], bool] = lambda: False,
+        also: Callable[[], None] = lambda: None,
     ) -> None:
-        self.trouble = ""
         self._store = store
         self._root = os.path.abspath(root)
         self._changed = changed
         self._period_s = period_s
         self._artifacts = artifacts
         self._is_void = is_void
+        self._also = also
         self._waiting: set[str] = set()
         self._sent: dict[str, tuple[int, int]] = {}  # of artifacts
         self._inherited = False  # have the files of former drivers been looked for?
-        self._one_at_a_time = threading.Lock()
-        self._stop = threading.Event()
+        # Guards what follows. The upload itself is the thread's alone: nobody else may hang in a store that is dead.
+        self._told = threading.Condition()
+        self._asked = self._done = 0
+        self._failure: Exception | None = None
+        self._stopping = False
         self._thread: threading.Thread | None = None
 
     def start(self) -> None:
@@ -75,32 +80,62 @@ class FileSync:
 
     def close(self) -> None:
         """Stop the thread; what has not been uploaded stays in the mirror."""
-        self._stop.set()
+        with self._told:
+            self._stopping = True
+            self._told.notify_all()
         if self._thread is not None:
             self._thread.join(LOOK_S)
 
-    def flush(self, timeout_s: float = math.inf) -> None:
-        """Upload everything that has changed so far.
+    def ask(self) -> int:
+        """Let everything that has changed so far be uploaded now; a ticket to wait with."""
+        with self._told:
+            self._asked += 1
+            self._told.notify_all()
+            return self._asked
 
-        Args:
-            timeout_s: How long to wait for an upload of the thread that is under way.
+    def wait(self, ticket: int, timeout_s: float) -> bool:
+        """Wait for what was asked for.
+
+        Returns:
+            Whether it is in the store. Otherwise the upload is still under way.
 
         Raises:
             StorageError: Some of it could not be uploaded; it is tried again next time.
         """
-        if not self._one_at_a_time.acquire(timeout=min(timeout_s, threading.TIMEOUT_MAX)):
-            raise StoreUnreachableError("an upload of result files is still under way")
-        try:
-            began = time.time()
-            self._collect()
-            waiting = sorted(self._waiting)
-            for at in range(0, len(waiting), BATCH):
-                if self._is_void():
+        with self._told:
+            if not self._told.wait_for(lambda: self._done >= ticket, timeout_s):
+                return False
+            if self._failure is not None:
+                raise self._failure
+            return True
+
+    def _loop(self) -> None:
+        while True:
+            with self._told:
+                self._told.wait_for(lambda: self._stopping or self._asked > self._done, self._period_s)
+                if self._stopping:
                     return
-                self._send(waiting[at : at + BATCH])
-            self._note_sent(began)
-        finally:
-            self._one_at_a_time.release()
+                ticket = self._asked
+            try:
+                self._upload()
+                failure = None
+            except Exception as error:  # also a bug must reach whoever waits
+                failure = error
+                logger.debug("result files could not be uploaded: %s", error)
+            with self._told:
+                self._done, self._failure = ticket, failure
+                self._told.notify_all()
+
+    def _upload(self) -> None:
+        began = time.time()
+        self._also()
+        self._collect()
+        waiting = sorted(self._waiting)
+        for at in range(0, len(waiting), BATCH):
+            if self._is_void():
+                return
+            self._send(waiting[at : at + BATCH])
+        self._note_sent(began)
 
     def _send(self, batch: list[str]) -> None:
         try:
@@ -117,15 +152,6 @@ class FileSync:
             if not self._waiting.isdisjoint(batch):
                 raise
         self._waiting.difference_update(batch)
-
-    def _loop(self) -> None:
-        while not self._stop.wait(self._period_s):
-            try:
-                self.flush()
-                self.trouble = ""
-            except (StorageError, OSError) as error:
-                self.trouble = str(error)
-                logger.debug("result files could not be uploaded: %s", error)
 
     def _collect(self) -> None:
         if not self._inherited:
@@ -184,6 +210,17 @@ class FileSync:
 
     def _key(self, path: str) -> str:
         return os.path.relpath(path, self._root).replace(os.sep, "/")
+
+
+def files_since(root: str | os.PathLike[str], began: float) -> Iterable[str]:
+    """Files of an experiment, checkpoints and private ones left out, that were written since a moment."""
+    for parent, directories, files in os.walk(root):
+        directories[:] = [name for name in directories if names.index_of(name) is None and not name.startswith(".")]
+        for name in files:
+            path = os.path.join(parent, name)
+            with contextlib.suppress(OSError):
+                if not name.startswith(".") and os.lstat(path).st_mtime >= began - CLOCK_STEP_S:
+                    yield path
 
 
 def _is_result(name: str) -> bool:

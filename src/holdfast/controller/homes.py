@@ -7,11 +7,17 @@ get there, and when it makes no sense to wait any longer; everything else is the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Literal, Protocol
+from functools import partial
+from pathlib import Path
+from typing import Literal, NamedTuple, Protocol
 
-from holdfast.checkpoints.keeper import Job, Outcome, perform
+from holdfast.checkpoints.keeper import CheckpointKeeper, Job, Outcome, perform
+from holdfast.controller.clock import Clock
+from holdfast.controller.keeping import KeeperEdge
 from holdfast.controller.loop import JournalWriter
 from holdfast.controller.spec import Root
+from holdfast.core.policies import Rules
+from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.errors import StorageError
 from holdfast.journal.epoch import Claim, claim_epoch
@@ -22,12 +28,45 @@ Durability = Literal["group", "sync"]
 LAST_SYNC_S = 60.0
 
 
+class Keeping(NamedTuple):
+    """What a keeper of checkpoints has to know.
+
+    Attributes:
+        state: What its commands refer to.
+        clock: For retries.
+        trial_dir: Where a trial's checkpoints are.
+        trouble: Told what is being tried again; "" when nothing is any more.
+        rule: The user's, for retention.
+    """
+
+    state: State
+    clock: Clock
+    trial_dir: Callable[[int], Path]
+    trouble: Callable[[str], None]
+    rule: Retention
+
+
+class Kept(NamedTuple):
+    """A keeper at work.
+
+    Attributes:
+        edge: For the loop.
+        close: Ends the threads; waits so many seconds for jobs that have begun, and drops the others.
+    """
+
+    edge: KeeperEdge
+    close: Callable[[float], None]
+
+
+def keep_here(wake: Callable[[], None], keeping: Keeping, perform: Callable[[Job], Outcome] = perform) -> Kept:
+    """A keeper for checkpoints in a directory."""
+    workers = CheckpointKeeper(wake, perform)
+    edge = KeeperEdge(workers, keeping.state, keeping.clock, trial_dir=keeping.trial_dir, trouble=keeping.trouble)
+    return Kept(edge, partial(workers.close, False))
+
+
 class Home(Protocol):
     """One driver's dealings with the place of its experiment, in the order of these methods."""
-
-    @property
-    def is_far(self) -> bool:
-        """Whether a commit takes as long as a network does."""
 
     def claim(self, *, takeover: bool) -> Claim:
         """Become the one writer. Raises `ExperimentLockedError`, or `StorageError`."""
@@ -46,11 +85,17 @@ class Home(Protocol):
             changed: Takes away the paths of result files that were written.
         """
 
-    def perform(self, job: Job) -> Outcome:
-        """Do a job of the checkpoint keeper."""
+    def keep(self, wake: Callable[[], None], keeping: Keeping) -> Kept:
+        """Begin to keep checkpoints, in threads of its own."""
+
+    def most_uncommitted(self, rule: Retention) -> int:
+        """How many commits of a trial may be under way before its next report waits for one of them."""
 
     def why_give_up(self) -> str:
         """Why there is no use in waiting for storage any longer; "" if there is."""
+
+    def missing(self, state: State) -> str:
+        """What the loss of this machine would cost if the driver left now, and what to type; "" if nothing."""
 
     def finish(self, state: State, impatient: Callable[[], str]) -> None:
         """Wait until everything written so far is durable (I9).
@@ -69,8 +114,6 @@ class Home(Protocol):
 
 class LocalHome:
     """A directory: what is fsynced is durable."""
-
-    is_far = False
 
     def __init__(self, root: Root, durability: Durability) -> None:
         self._root = root
@@ -91,10 +134,16 @@ class LocalHome:
     def start(self, trouble: Callable[[str], None], changed: Callable[[], Iterable[str]]) -> None:
         pass
 
-    def perform(self, job: Job) -> Outcome:
-        return perform(job)
+    def keep(self, wake: Callable[[], None], keeping: Keeping) -> Kept:
+        return keep_here(wake, keeping)
+
+    def most_uncommitted(self, rule: Retention) -> int:
+        return Rules().max_uncommitted
 
     def why_give_up(self) -> str:
+        return ""
+
+    def missing(self, state: State) -> str:
         return ""
 
     def finish(self, state: State, impatient: Callable[[], str]) -> None:

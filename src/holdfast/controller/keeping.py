@@ -7,17 +7,17 @@ can never succeed becomes an observation. So store trouble is never mistaken for
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable
-from itertools import islice
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from holdfast.checkpoints import keeper as jobs
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.controller.clock import Clock
 from holdfast.core import commands as cmd
+from holdfast.core import events as ev
 from holdfast.core import observations as ob
-from holdfast.core.retention import Retention
-from holdfast.core.state import CheckpointRecord, State, Stored, Trial
+from holdfast.core.state import State
 
 FIRST_RETRY_S = 0.5
 MAX_RETRY_S = 15.0
@@ -25,13 +25,11 @@ DELETE_TRIES = 5  # then the intent stays in the journal and the next driver tri
 
 
 class Workers(Protocol):
-    """``checkpoints.keeper.CheckpointKeeper`` or its inline twin."""
+    """``checkpoints.keeper.CheckpointKeeper`` or another that does jobs; which ones is between it and its edge."""
 
-    def submit(self, job: jobs.Job) -> None: ...
+    def submit(self, job: Any) -> None: ...
 
-    def withdraw(self, job: jobs.Job) -> bool: ...
-
-    def drain(self) -> list[jobs.Outcome]: ...
+    def drain(self) -> Sequence[Any]: ...
 
 
 class KeeperEdge:
@@ -45,7 +43,6 @@ class KeeperEdge:
         *,
         trial_dir: Callable[[int], Path],
         trouble: Callable[[str], None],
-        slow: Retention | None = None,
     ) -> None:
         """Begin with nothing to do.
 
@@ -55,28 +52,29 @@ class KeeperEdge:
             clock: For retries.
             trial_dir: Where a trial's checkpoints are.
             trouble: Told what is being tried again; "" when nothing is any more.
-            slow: The user's rule, if commits may take so long that a newer checkpoint should replace one that waits.
         """
         self._workers = workers
         self._state = state
         self._clock = clock
         self._trial_dir = trial_dir
         self._trouble = trouble
-        self._jobs: dict[tuple[type, int, int], jobs.Job] = {}
+        self._jobs: dict[tuple[type, int, int], Any] = {}
         self._tries: dict[tuple[type, int, int], int] = {}
-        self._later: list[tuple[float, int, jobs.Job]] = []
+        self._later: list[tuple[float, int, Any]] = []
         self._order = 0
-        self._slow = slow
-        self._replaced: list[ob.Observation] = []
+
+    def prepare(self, command: cmd.Commit | cmd.Delete) -> None:
+        """Begin what needs this machine alone. Where an experiment lives here, that is everything, and is submitted."""
 
     def submit(self, command: cmd.Commit | cmd.Verify | cmd.Delete) -> None:
         """Take a command; one that is being carried out already is not done twice, for it ends once."""
         job = self._job(command)
-        if self._slow is not None and isinstance(command, cmd.Commit):
-            self._replace_older(command.n, command.index, self._slow)
         if job is not None and (type(job), job.n, job.index) not in self._jobs:
             self._jobs[type(job), job.n, job.index] = job
             self._workers.submit(job)
+
+    def note(self, events: Iterable[ev.AnyEvent]) -> None:
+        """See what has become fact."""
 
     def _job(self, command: cmd.Commit | cmd.Verify | cmd.Delete) -> jobs.Job | None:
         trial = self._state.trials[command.n]
@@ -84,68 +82,21 @@ class KeeperEdge:
         if record is None:
             return None
         home = self._trial_dir(command.n)
-        target = str(home / f"checkpoint_{command.index:06d}")
+        target = str(home / checkpoint_name(command.index))
         match command:
             case cmd.Commit():
-                spare = self._spare(trial, home) if self._slow is not None else ()
-                return jobs.Commit(command.n, command.index, str(home), record.sealed, trial.id, record.attempt, spare)
+                return jobs.Commit(command.n, command.index, str(home), record.sealed, trial.id, record.attempt)
             case cmd.Verify():
                 return jobs.Verify(command.n, command.index, target, record.digest)
             case cmd.Delete():
                 stage = "" if record.digest else str(home / record.sealed)
                 return jobs.Delete(command.n, command.index, target, stage)
 
-    def _spare(self, trial: Trial, home: Path) -> tuple[str, ...]:
-        """Local copies that nobody will miss: the newest two stay, and what an attempt or another trial reads.
-
-        Looks at the few that have just become old: earlier ones were somebody's spare before.
-        """
-        committed = (record for record in reversed(trial.checkpoints) if record.stored == Stored.COMMITTED)
-        old = islice(committed, 1, 4)
-        read = {trial.source[1]} if trial.source is not None and trial.source[0] == trial.n else set()
-        return tuple(
-            str(home / f"checkpoint_{record.index:06d}")
-            for record in old
-            if record.index not in read and (trial.n, record.index) not in self._state.holds
-        )
-
-    def _replace_older(self, n: int, index: int, rule: Retention) -> None:
-        """Give up commits that wait and whose checkpoints would hardly be missed: the newer one is as good (6.2)."""
-        trial = self._state.trials[n]
-        newer = trial.find(index)
-        for kind, owner, older in [key for key in self._jobs if key[0] is jobs.Commit and key[1] == n]:
-            record = trial.find(older)
-            if newer is None or record is None or older >= index or (n, older) in self._state.holds:
-                continue
-            better = rule.goodness(record) > rule.goodness(newer)
-            needed = rule.num_to_keep is None or better or not self._is_here(n, newer)
-            if not needed and self._withdraw(self._jobs[kind, owner, older]):
-                self._settled(kind, n, older)
-                self._replaced.append(ob.CommitEnded(n, older, superseded=True))
-
-    def _withdraw(self, job: jobs.Job) -> bool:
-        """Take a job back that waits for its turn, or to be tried again."""
-        waiting = [entry for entry in self._later if entry[2] is not job]
-        if len(waiting) == len(self._later):
-            return self._workers.withdraw(job)
-        heapq.heapify(waiting)
-        self._later = waiting
-        return True
-
-    def _is_here(self, n: int, record: CheckpointRecord) -> bool:
-        """A stage that went with another machine takes nobody's place."""
-        home = self._trial_dir(n)
-        return (home / record.sealed).is_dir() or (home / f"checkpoint_{record.index:06d}").is_dir()
-
     def drain(self) -> list[ob.Observation]:
         """How jobs ended; also starts the retries that are due."""
         self._start_due()
-        found, self._replaced = self._replaced, []
-        for outcome in self._workers.drain():
-            observation = self._translate(outcome)
-            if observation is not None:
-                found.append(observation)
-        return found
+        observations = (self._translate(outcome) for outcome in self._workers.drain())
+        return [observation for observation in observations if observation is not None]
 
     def _translate(self, outcome: jobs.Outcome) -> ob.Observation | None:
         n, index = outcome.n, outcome.index

@@ -27,7 +27,7 @@ from holdfast.core.policies import Policies
 from holdfast.core.state import State
 from holdfast.core.turn import Turn
 from holdfast.engines.base import Engine
-from holdfast.errors import StorageFullError
+from holdfast.errors import StorageError
 from holdfast.trainable.messages import Decision, Run
 
 POLL_S = 0.25  # how long the loop may sleep when nothing happens
@@ -50,8 +50,12 @@ class JournalWriter(Protocol):
     def accepted_seq(self) -> int: ...
 
     @property
+    def local_seq(self) -> int:
+        """Last record that survives a power cut of this machine: what it asks for may be begun here."""
+
+    @property
     def synced_seq(self) -> int:
-        """Last record that survives a power cut: a checkpoint that it tells of may be committed."""
+        """Last record that survives what it must: a checkpoint that it tells of may be committed."""
 
     @property
     def durable_seq(self) -> int:
@@ -61,11 +65,24 @@ class JournalWriter(Protocol):
 
     def flush(self) -> bool: ...
 
-    def request_sync(self) -> None: ...
+    def request_sync(self) -> None:
+        """Something waits for ``local_seq``."""
+
+    def request_durable(self, seq: int) -> None:
+        """Something waits for ``synced_seq`` or ``durable_seq`` to reach this record, which is safe on this machine."""
+
+    def left_behind(self) -> StorageError:
+        """The error for a driver that was told to end while its last records wait."""
 
 
 class Keeper(Protocol):
     """Carries out Commit, Verify and Delete, and says how they ended. Retries by itself what may still work."""
+
+    def prepare(self, command: cmd.Commit | cmd.Delete) -> None:
+        """Begin what needs this machine alone; the command itself follows."""
+
+    def note(self, events: Iterable[ev.AnyEvent]) -> None:
+        """See what has become fact."""
 
     def submit(self, command: cmd.Commit | cmd.Verify | cmd.Delete) -> None: ...
 
@@ -92,6 +109,10 @@ class Edges(msgspec.Struct):
     """Trial number -> what its worker needs to run the attempt that the state says it is in."""
 
 
+Gated = tuple[int, cmd.Commit | cmd.Delete]
+"""A command, and the record that must be safe before it is carried out."""
+
+
 class Controller:
     """Drives one experiment until it is finished or interrupted."""
 
@@ -101,8 +122,9 @@ class Controller:
         self.edges = edges
         self.hooks = hooks
         self.watches = watches
-        self._commits: deque[tuple[int, cmd.Commit | cmd.Delete]] = deque()
-        self._deletions: deque[tuple[int, cmd.Commit | cmd.Delete]] = deque()
+        self._prepared: deque[Gated] = deque()
+        self._commits: deque[Gated] = deque()
+        self._deletions: deque[Gated] = deque()
         self._inbox: list[ob.Observation] = []
         self._hurry = False
 
@@ -151,6 +173,7 @@ class Controller:
         self._inbox += hooks.take_complaints()
         if hooks.answers_wait:
             self._dispatch(turn.commands)
+        self.edges.keeper.note(turn.events)
         self._open_gates()
 
     def record(self, *events: ev.AnyEvent) -> None:
@@ -175,30 +198,32 @@ class Controller:
         self.hooks.trouble(f"the journal cannot be written ({journal.blocked}); waiting for space")
         while not journal.flush() or journal.accepted_seq < seq:
             if self.watches.give_up(clock.now()):
-                raise StorageFullError(
-                    f"the journal cannot be written ({journal.blocked}) and this driver was told to end. What was not "
-                    "acknowledged to a trial is not recorded; everything else is safe. Free some space, then restore."
-                )
+                raise journal.left_behind()
             clock.sleep(JOURNAL_RETRY_S)
         self.hooks.trouble("")
 
     def _dispatch(self, commands: list[cmd.Command]) -> None:
         for command in commands:
             if isinstance(command, cmd.GATED):
-                gate = self._commits if isinstance(command, cmd.Commit) else self._deletions
-                gate.append((self.edges.journal.written_seq, command))
+                gated = (self.edges.journal.written_seq, command)
+                self._prepared.append(gated)
+                (self._commits if isinstance(command, cmd.Commit) else self._deletions).append(gated)
             else:
                 self._carry_out(command)
 
     def _open_gates(self) -> None:
-        commits, deletions, journal = self._commits, self._deletions, self.edges.journal
-        if not commits and not deletions:
+        if not self._prepared and not self._commits and not self._deletions:
             return
-        for gate, seq in ((commits, journal.synced_seq), (deletions, journal.durable_seq)):
-            while gate and gate[0][0] <= seq:
-                self.edges.keeper.submit(gate.popleft()[1])
-        if commits or deletions:
+        keeper, journal = self.edges.keeper, self.edges.journal
+        _let_through(self._prepared, journal.local_seq, keeper.prepare)
+        _let_through(self._commits, journal.synced_seq, keeper.submit)
+        _let_through(self._deletions, journal.durable_seq, keeper.submit)
+        if self._prepared:
             journal.request_sync()
+        else:
+            waiting = [gate[-1][0] for gate in (self._commits, self._deletions) if gate]
+            if waiting:
+                journal.request_durable(max(waiting))
 
     def _carry_out(self, command: cmd.Command) -> None:
         engine = self.edges.engine
@@ -219,3 +244,8 @@ class Controller:
             case cmd.Propose(count):
                 self.edges.proposer.ask(count)
                 self._hurry = True
+
+
+def _let_through(gate: deque[Gated], seq: int, go: Callable[[cmd.Commit | cmd.Delete], None]) -> None:
+    while gate and gate[0][0] <= seq:
+        go(gate.popleft()[1])

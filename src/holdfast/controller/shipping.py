@@ -7,21 +7,25 @@ the driver asks ``why_give_up``.
 from __future__ import annotations
 
 import os
+import threading
 import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from holdfast.checkpoints.keeper import Delete, Job
-from holdfast.errors import FencedError, OwnershipError, StorageError, StoreDeniedError
+from holdfast.controller.remote import OBJECTS
+from holdfast.controller.spec import Root
+from holdfast.errors import FencedError, OwnershipError, StorageError, StoreDeniedError, TuneError
 from holdfast.journal.log import Journal
 from holdfast.journal.reader import Position
-from holdfast.journal.shipper import Shipper
+from holdfast.journal.shipper import Shipper, Trouble
 from holdfast.storage.store import Fetching, Sending, Stat, Store
 
 DENIED_S = 60.0
 """A store that refuses for so long will not change its mind by itself."""
 
 SYNC_REPLY_S = 5.0  # how long an append of durability="sync" waits before the loop says why nothing happens
+SYNC_RETRY_S = 0.5  # and then, until the loop looks whether it was told to end
 
 
 class ShippedJournal:
@@ -42,6 +46,8 @@ class ShippedJournal:
         self._sync = sync
         self.hopeless: Callable[[], StorageError | None] = lambda: None
         """Asked while an append waits for the store: the error to end with, if there is no use in waiting."""
+        self.unshipped: Callable[[], StorageError] = journal.left_behind
+        """The error to end with, although the store has not everything."""
 
     @property
     def blocked(self) -> OSError | None:
@@ -61,6 +67,10 @@ class ShippedJournal:
     @property
     def accepted_seq(self) -> int:
         return self.synced_seq if self._sync else self._journal.accepted_seq
+
+    @property
+    def local_seq(self) -> int:
+        return self._journal.local_seq
 
     @property
     def synced_seq(self) -> int:
@@ -93,16 +103,22 @@ class ShippedJournal:
             raise taken_over(self._url)
         if not self._sync:
             return done
-        if done and self._shipper.wait_shipped(self._journal.written_seq, SYNC_REPLY_S):
+        if done and self._shipper.wait_shipped(self._journal.written_seq, SYNC_RETRY_S):
             return True
         hopeless = self.hopeless()
         if hopeless is not None:
             raise hopeless
         return False
 
+    def left_behind(self) -> StorageError:
+        return self._journal.left_behind() if self._journal.blocked is not None else self.unshipped()
+
     def request_sync(self) -> None:
         self._journal.request_sync()
         self._shipper.request(self._journal.written_seq)
+
+    def request_durable(self, seq: int) -> None:
+        self._shipper.request(seq)
 
     def wait_synced(self, seq: int, timeout: float | None = None) -> bool:
         return self._journal.wait_synced(seq, timeout) and self._shipper.wait_shipped(seq, timeout)
@@ -122,6 +138,25 @@ def told_of(url: str, mirror: str | os.PathLike[str], error: E) -> E:
     return error
 
 
+D = TypeVar("D", bound=TuneError)
+
+
+def in_mirror(url: str, error: D) -> D:
+    """The same error, beginning with the experiment's address: its user may not know the path of the mirror."""
+    error.args = (*error.args[:-1], f"{url}, in its mirror on this machine: {error}")
+    return error
+
+
+def in_words(trouble: Trouble) -> str:
+    """What a store, or the way to it, is like."""
+    return {
+        "unreachable": "is unreachable, everything waits on the local disk",
+        "denied": "is denied, everything waits on the local disk",
+        "mirror": "gets nothing, because its mirror on this machine cannot be read",
+        "bug": "gets nothing, because of a bug in holdfast; everything is on the local disk",
+    }[trouble.kind]
+
+
 def patience_s(error: Exception | None, timeout_s: float) -> float:
     """How long to wait for a store that says this: for one that refuses not for ever, whatever the user's patience."""
     return min(DENIED_S, timeout_s) if isinstance(error, StoreDeniedError) else timeout_s
@@ -136,7 +171,9 @@ def why_give_up(shipper: Shipper, now: float, timeout_s: float) -> str:
     limit = timeout_s if trouble.kind == "unreachable" else DENIED_S if trouble.kind == "denied" else 0.0
     if lasted < limit:
         return ""
-    return f"the store has been {trouble.kind} for {lasted:.0f} s: {trouble.error}"
+    if trouble.kind in ("unreachable", "denied"):
+        return f"the store has been {trouble.kind} for {lasted:.0f} s: {trouble.error}"
+    return f"the store {in_words(trouble)}: {trouble.error}"
 
 
 class Setbacks:
@@ -171,44 +208,56 @@ class ObjectsFirst:
     """A store for the shipper: before a part is created, the files that its records refer to are there.
 
     Values of a search space and callbacks' states are files below ``.holdfast/objects``, written before the record that
-    names them. Their number is small and they rarely change, so looking at all of them is cheap.
+    names them. Whoever writes one says so (`Root.object_written`), because there may be as many as trials: looking at
+    all of them is for the beginning. May be used from several threads.
     """
 
-    def __init__(self, store: Store, root: str | os.PathLike[str], directory: str = ".holdfast/objects") -> None:
+    def __init__(self, store: Store, root: Root) -> None:
         self._store = store
-        self._root = os.fspath(root)
-        self._directory = directory
-        self._sent: dict[str, tuple[int, int]] = {}
+        self._root = root
+        self._there: dict[str, tuple[int, int]] = {}  # as they were when the store was seen to have them
+        self._unsent: set[str] = set()
+        self._one_at_a_time = threading.Lock()
 
     def create(self, key: str, data: bytes) -> bool:
-        self._send_new(key)
+        self.send_new(unless=key)
         return self._store.create(key, data)
 
-    def _send_new(self, part: str) -> None:
-        """Send every file that has changed since it was last sent, unless the part is somebody else's by now."""
-        found = self._scan()
-        changed = [key for key, facts in found.items() if self._sent.get(key) != facts]
-        if changed and self._store.stat(part) is None:
-            self._store.send([Sending(os.path.join(self._root, key), key) for key in changed])
-            self._sent.update((key, found[key]) for key in changed)
+    def send_new(self, *, unless: str) -> bool:
+        """Send what was written since it was last sent, unless there is a part ``unless``. Whether nothing is left."""
+        new = self._root.new_objects
+        with self._one_at_a_time:
+            while new:
+                self._unsent.add(new.popleft())
+            if self._unsent and self._store.stat(unless) is None:
+                found = [(name, self._root.objects / name) for name in sorted(self._unsent)]
+                # One that somebody has removed must not keep everything else from being shipped.
+                self._store.send([Sending(str(path), f"{OBJECTS}/{name}") for name, path in found if path.is_file()])
+                self._unsent.clear()
+            return not self._unsent
 
     def note_there(self) -> None:
         """Do not send again what the store has; a file that was replaced is sent by whoever replaced it."""
-        there = {stat.key: stat.size for stat in self._store.list(f"{self._directory}/")}
-        self._sent = {key: facts for key, facts in self._scan().items() if there.get(key) == facts[0]}
+        there = {stat.key.rpartition("/")[2]: stat.size for stat in self._store.list(f"{OBJECTS}/")}
+        self._there = {name: facts for name, facts in self._scan().items() if there.get(name) == facts[0]}
+
+    def find_unsent(self) -> None:
+        """Find what the store lacks: from a driver that was killed, or written since ``note_there``."""
+        self._unsent.update(name for name, facts in self._scan().items() if self._there.get(name) != facts)
+        self._there.clear()
 
     def _scan(self) -> dict[str, tuple[int, int]]:
         found = {}
         try:
-            with os.scandir(os.path.join(self._root, self._directory)) as entries:
+            with os.scandir(self._root.objects) as entries:
                 for entry in entries:
                     if entry.is_file(follow_symlinks=False) and not entry.name.startswith("."):
                         facts = entry.stat(follow_symlinks=False)
-                        found[f"{self._directory}/{entry.name}"] = (facts.st_size, facts.st_mtime_ns)
+                        found[entry.name] = (facts.st_size, facts.st_mtime_ns)
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise StorageError(f"{self._root}/{self._directory} cannot be read: {error}") from error
+            raise in_mirror(self.url, StorageError(f"{self._root.objects} cannot be read: {error}")) from error
         return found
 
     @property

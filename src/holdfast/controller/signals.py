@@ -1,5 +1,7 @@
 """Signals: SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask for an orderly end; a second SIGINT is immediate.
 
+A second one of the others ends only the wait for storage, once the trials have ended.
+
 Handlers only set flags and wake the loop: saving, or raising, inside a handler is how files get torn. They are
 installed for the time of ``fit()``, in the main thread only; elsewhere signals are left alone.
 """
@@ -9,6 +11,7 @@ from __future__ import annotations
 import os
 import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -20,6 +23,9 @@ EXIT_AFTER = {signal.SIGTERM: 143, signal.SIGHUP: 129}
 GIVE_UP_AFTER = 2
 """The second SIGINT makes the loop leave at once, between two writes; the third raises wherever the driver is."""
 
+ECHO_S = 1.0
+"""A signal that comes again within this time is the same one, sent to the process and to its group."""
+
 
 class SignalWatch:
     """Which signal asked the driver to end, if any."""
@@ -27,6 +33,7 @@ class SignalWatch:
     def __init__(self) -> None:
         self.received: signal.Signals | None = None
         self.repeats = 0  # SIGINTs after the first signal
+        self.last_at = 0.0
 
     @property
     def exit_code(self) -> int | None:
@@ -35,11 +42,14 @@ class SignalWatch:
 
 
 @contextmanager
-def watch_signals(on_end: Callable[[str], None], *, sigint: bool = True) -> Iterator[SignalWatch]:
+def watch_signals(
+    on_end: Callable[[str], None], on_insist: Callable[[], None] = lambda: None, *, sigint: bool = True
+) -> Iterator[SignalWatch]:
     """Turn the first signal into ``on_end(name)``; restore the former handlers afterwards.
 
     Args:
-        on_end: Called inside the handler: must only set flags and wake the loop.
+        on_end: Called inside the handler: must only set flags and wake the loop. Once more for a second SIGINT.
+        on_insist: The same, for another signal that comes after the first.
         sigint: False leaves Ctrl+C alone (TUNE_DISABLE_SIGINT_HANDLER).
     """
     watch = SignalWatch()
@@ -54,6 +64,8 @@ def watch_signals(on_end: Callable[[str], None], *, sigint: bool = True) -> Iter
             signal.signal(number, signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
+        now = time.monotonic()
+        before, watch.last_at = watch.last_at, now
         if watch.received is None:
             watch.received = signal.Signals(number)
             on_end(watch.received.name)
@@ -62,6 +74,8 @@ def watch_signals(on_end: Callable[[str], None], *, sigint: bool = True) -> Iter
             if watch.repeats >= GIVE_UP_AFTER:  # something is stuck: a user's callback, a dead file system
                 raise KeyboardInterrupt
             on_end(watch.received.name)
+        elif now - before > ECHO_S:
+            on_insist()
 
     wanted = [signal.SIGTERM, signal.SIGHUP, *([signal.SIGINT] if sigint else [])]
     for number in wanted:

@@ -13,6 +13,7 @@ import contextlib
 import os
 import pickle
 import time
+from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -63,6 +64,8 @@ class Root:
     Attributes:
         path: The local directory; of an experiment in a store, its mirror.
         remote: The store's side of it; None if the directory is all there is.
+        new_objects: Names of files below ``objects`` that were written by now and are to be sent to the store. May be
+            used from several threads.
     """
 
     def __init__(self, path: str | Path, *, remote: Remote | None = None) -> None:
@@ -76,6 +79,7 @@ class Root:
         self.settings_file = self.objects / "settings.pkl"
         self.callback_states_file = self.objects / "callback-states.pkl"
         self.logs = self.private / "logs"
+        self.new_objects: deque[str] = deque()
 
     @property
     def name(self) -> str:
@@ -86,6 +90,11 @@ class Root:
     def shown(self) -> str:
         """Where the experiment is, for people and for a later restore."""
         return str(self.path) if self.remote is None else self.remote.url
+
+    def object_written(self, path: Path) -> None:
+        """A file below ``objects`` is complete: the store needs it before any record that refers to it."""
+        if self.remote is not None:
+            self.new_objects.append(path.name)
 
     def exists(self) -> bool:
         """Is there an experiment exactly here?"""
@@ -191,6 +200,12 @@ def write_pickle(path: Path, value: Any) -> None:
     write_atomic(str(path), cloudpickle.dumps(value))
 
 
+def write_callback_states(root: Root, states: Any) -> None:
+    """What callbacks remember."""
+    write_pickle(root.callback_states_file, states)
+    root.object_written(root.callback_states_file)
+
+
 def read_pickle(path: Path) -> Any:
     """Executes whatever the pickle holds: call only where the user's objects are really needed."""
     with open(path, "rb") as file:
@@ -222,4 +237,5 @@ def store_value(root: Root, value: Any, name: str) -> str:
             f"there is no space for the value {name!r} of the search space ({len(data):,} bytes, {target}). Nothing "
             "was overwritten. Free some space or raise the quota; it is then tried again.",
         ) from error
+    root.object_written(target)
     return key

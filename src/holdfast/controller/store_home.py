@@ -14,36 +14,45 @@ from functools import partial
 from pathlib import Path
 
 from holdfast.checkpoints.depot import Depot
-from holdfast.checkpoints.keeper import Job, Outcome
+from holdfast.checkpoints.lanes import LaneKeeper
 from holdfast.config import SyncConfig
+from holdfast.controller.far_keeping import FarKeeperEdge, most_uncommitted
 from holdfast.controller.file_sync import FileSync
-from holdfast.controller.homes import Durability
+from holdfast.controller.homes import Durability, Keeping, Kept
 from holdfast.controller.remote import SPEC
 from holdfast.controller.shipping import (
     ObjectsFirst,
     Setbacks,
     ShippedJournal,
+    in_mirror,
+    in_words,
     patience_s,
     taken_over,
     told_of,
     why_give_up,
 )
 from holdfast.controller.spec import Root
+from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.errors import (
     ExperimentExistsError,
     ExperimentLockedError,
     ExperimentNotFoundError,
+    FencedError,
+    JournalDamagedError,
     NotShippedError,
     ObjectMissingError,
     StorageError,
+    StoreUnreachableError,
 )
 from holdfast.journal.epoch import Claim, claim_epoch, withdraw
 from holdfast.journal.hydrate import claim_remote, hydrate
 from holdfast.journal.log import Journal
 from holdfast.journal.shipper import Shipper, ShipStart, Trouble
+from holdfast.storage.locks import lock
 
 LAST_WORDS_S = 10.0  # for the part that lets go, when the run ends with an exception
+HURRIED_WORDS_S = 0.5  # the same, if somebody has no time for that
 LOOK_S = 0.25
 LOCK_S = 120.0  # a claim takes a few requests; one that hangs must not keep others out for ever
 
@@ -57,8 +66,6 @@ class StoreHome:
         config: How long to wait, how often result files are uploaded, and what else is.
     """
 
-    is_far = True
-
     def __init__(self, root: Root, durability: Durability, config: SyncConfig) -> None:
         assert root.remote is not None
         self.message = ""
@@ -69,7 +76,7 @@ class StoreHome:
         self._durability = durability
         self._config = config
         self._store = root.remote.store
-        self._objects = ObjectsFirst(self._store, root.path)
+        self._objects = ObjectsFirst(self._store, root)
         self._depot = Depot(self._store, root.path)
         self._setbacks = Setbacks()
         self._depot.on_end = self._setbacks.note
@@ -79,6 +86,7 @@ class StoreHome:
         self._shipper: Shipper | None = None
         self._files: FileSync | None = None
         self._gave_up = ""
+        self._last_words_s = LAST_WORDS_S
 
     @property
     def shipper(self) -> Shipper:
@@ -119,6 +127,8 @@ class StoreHome:
             return claim_epoch(self._root.path, takeover=takeover)
         except ExperimentLockedError as error:
             raise told_of(self._remote.url, self._root.path, error) from None
+        except StorageError as error:
+            raise in_mirror(self._remote.url, error) from None
 
     def _is_ours(self) -> bool:
         """Whether the experiment that the store has is the mirror's."""
@@ -133,27 +143,36 @@ class StoreHome:
 
     def open(self, claim: Claim) -> Journal:
         # "sync" means the store: waiting for the local disk besides would only cost time.
-        self._journal = Journal.create_or_append(self._root.path, claim)
+        try:
+            self._journal = Journal.create_or_append(self._root.path, claim)
+        except FencedError as error:
+            raise told_of(self._remote.url, self._root.path, error) from None
+        except (StorageError, JournalDamagedError) as error:
+            raise in_mirror(self._remote.url, error) from None
         return self._journal
 
     def follow(self, journal: Journal, wake: Callable[[], None], state: State) -> ShippedJournal:
         """Get ready to ship what the journal makes durable here; ``start`` begins."""
         assert self._start is not None
         self._wake = wake
-        journal.on_synced = lambda _: wake()
+        self._objects.find_unsent()
         shipper = self._shipper = Shipper(self._objects, journal, self._start)
+        journal.on_synced = partial(self._synced, shipper)
         shipper.on_shipped = lambda _: wake()
         shipper.on_fenced = lambda _: wake()
         place = (str(self._root.path), self._remote.url)
         shipped = ShippedJournal(journal, shipper, place, sync=self._durability == "sync")
-        shipped.hopeless = self._hopeless
+        shipped.hopeless = partial(self._hopeless, state)
+        shipped.unshipped = lambda: self.not_shipped(self._missing(state), "this driver was told to end")
         return shipped
 
-    def _hopeless(self) -> NotShippedError | None:
-        assert self._journal is not None
+    def _synced(self, shipper: Shipper, _seq: int) -> None:
+        shipper.look()  # with durability="sync" trials wait for it
+        self._wake()
+
+    def _hopeless(self, state: State) -> NotShippedError | None:
         why = why_give_up(self.shipper, time.monotonic(), self._config.sync_timeout)
-        missing = self._journal.written_seq - self.shipper.shipped_seq
-        return self.not_shipped(f"{missing} records of the journal", why) if why else None
+        return self.not_shipped(self._missing(state), why) if why else None
 
     def start(self, trouble: Callable[[str], None], changed: Callable[[], Iterable[str]]) -> None:
         """Ship from now on.
@@ -172,19 +191,38 @@ class StoreHome:
             period_s=config.sync_period or 1.0,
             artifacts=config.sync_artifacts,
             is_void=self.shipper.is_overtaken,
+            also=self._send_objects,
         )
         self._files.start()
         changed()  # from here on they are counted
 
+    def _send_objects(self) -> None:
+        sent = self._objects.send_new(unless=self.shipper.next_key)
+        if not sent and not self.shipper.is_overtaken():  # the next part was our own, made just now
+            sent = self._objects.send_new(unless=self.shipper.next_key)
+            if not sent:
+                raise StoreUnreachableError("stored values wait for the journal")
+
     def _tell(self, trouble: Callable[[str], None], found: Trouble | None) -> None:
         # What matters first: the rest may be cut off on a narrow screen.
-        text = f"{self._remote.url} is {found.kind}, everything waits on the local disk: {found.error}" if found else ""
-        trouble(text)
+        trouble(f"{self._remote.url} {in_words(found)}: {found.error}" if found else "")
         self._wake()
 
-    def perform(self, job: Job) -> Outcome:
-        """Do a job of the checkpoint keeper, here and in the store."""
-        return self._depot.perform(job)
+    def keep(self, wake: Callable[[], None], keeping: Keeping) -> Kept:
+        """Begin to keep checkpoints, here and in the store."""
+        workers = LaneKeeper(wake, self._depot.perform)
+        edge = FarKeeperEdge(
+            workers,
+            keeping.state,
+            keeping.clock,
+            trial_dir=keeping.trial_dir,
+            trouble=keeping.trouble,
+            rule=keeping.rule,
+        )
+        return Kept(edge, partial(workers.close, False))
+
+    def most_uncommitted(self, rule: Retention) -> int:
+        return most_uncommitted(rule)
 
     def why_give_up(self) -> str:
         """Why waiting for the store makes no sense any more; "" if it does."""
@@ -192,6 +230,11 @@ class StoreHome:
         why = why_give_up(self.shipper, time.monotonic(), timeout_s) or self._setbacks.why_give_up(timeout_s)
         self._gave_up = self._gave_up or why
         return why
+
+    def missing(self, state: State) -> str:
+        """What is not in the store yet, in words; "" if nothing."""
+        missing = self._missing(state)
+        return str(self.not_shipped(missing, "this driver leaves at once")) if missing else ""
 
     def finish(self, state: State, impatient: Callable[[], str]) -> None:
         """Wait until the journal, all checkpoints and all result files are in the store.
@@ -206,33 +249,51 @@ class StoreHome:
         while not self.shipper.wait_shipped(seq, LOOK_S):
             if self.shipper.fenced:
                 raise taken_over(self._remote.url)
-            why = why_give_up(self.shipper, time.monotonic(), self._config.sync_timeout) or impatient()
+            why = why_give_up(self.shipper, time.monotonic(), self._config.sync_timeout) or self._hurried(impatient)
             if why:
-                raise self.not_shipped(f"{seq - self.shipper.shipped_seq} records of the journal", why)
+                raise self.not_shipped(self._missing(state), why)
         if self._files is not None:
             self._finish_files(self._files, impatient)
         if state.staged:
             why = state.session.draining or "their upload has not ended"
-            raise self.not_shipped(f"{len(state.staged)} checkpoints", why)
+            raise self.not_shipped(self._missing(state), why)
         if self._gave_up:
             raise StorageError(
                 f"{self._gave_up}. Trials that had not ended were stopped; everything that they reported is in "
                 f'{self._remote.url}. When the store works again, go on: Tuner.restore("{self._remote.url}")'
             )
 
+    def _hurried(self, impatient: Callable[[], str]) -> str:
+        why = impatient()
+        if why:
+            self._last_words_s = min(self._last_words_s, HURRIED_WORDS_S)
+        return why
+
     def _finish_files(self, files: FileSync, impatient: Callable[[], str]) -> None:
         began = time.monotonic()
+        ticket = files.ask()
         while True:
             try:
-                files.flush(LOOK_S)
-                return
+                if files.wait(ticket, LOOK_S):
+                    return
+                failure = None
             except StorageError as error:
-                why = why_give_up(self.shipper, time.monotonic(), self._config.sync_timeout) or impatient()
-                if not why and time.monotonic() - began > patience_s(error, self._config.sync_timeout):
-                    why = str(error)
-                if why:
-                    raise self.not_shipped("the newest result files", why) from error
-            time.sleep(LOOK_S)
+                failure = error
+                ticket = files.ask()
+            why = why_give_up(self.shipper, time.monotonic(), self._config.sync_timeout) or self._hurried(impatient)
+            if not why and failure and time.monotonic() - began > patience_s(failure, self._config.sync_timeout):
+                why = str(failure)
+            if why:
+                raise self.not_shipped("the newest result files", why) from failure
+            if failure is not None:
+                time.sleep(LOOK_S)
+
+    def _missing(self, state: State) -> str:
+        """What is on this machine only."""
+        assert self._journal is not None
+        records = self._journal.written_seq - self.shipper.shipped_seq
+        counted = ((records, "records of the journal"), (len(state.staged), "checkpoints"))
+        return " and ".join(f"{count:,} {what}" for count, what in counted if count)
 
     def not_shipped(self, what: str, why: str) -> NotShippedError:
         """The error for a run that must end before everything is in the store (I9)."""
@@ -247,7 +308,7 @@ class StoreHome:
             self._files.close()
         if self._shipper is not None:
             with contextlib.suppress(StorageError):
-                self._shipper.close(deadline_s=LAST_WORDS_S)
+                self._shipper.close(deadline_s=self._last_words_s)
 
 
 def _taken_place(url: str) -> ExperimentExistsError:
@@ -262,22 +323,7 @@ def one_at_a_time(directory: Path) -> Iterator[None]:
     """Keep other processes of this machine from claiming the same mirror meanwhile."""
     fd = os.open(directory, os.O_RDONLY)
     try:
-        with contextlib.suppress(ImportError, OSError):  # a file system that knows no locks
-            _lock(fd)
+        lock(fd, limit_s=LOCK_S)
         yield
     finally:
         os.close(fd)
-
-
-def _lock(fd: int) -> None:
-    import fcntl
-
-    deadline = time.monotonic() + LOCK_S
-    while True:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            return
-        except BlockingIOError:
-            if time.monotonic() > deadline:
-                return
-        time.sleep(0.01)

@@ -1,8 +1,10 @@
 """An experiment's home where a syncer of the user's copies it: a local root, and a copy of it elsewhere.
 
-What is fsynced locally counts as synced, because a syncer copies in rounds that may be minutes apart. Only deletions
-wait for a round: a journal at the other end must not refer to checkpoints that are gone there. A syncer cannot create a
-file unless it is there, so it cannot keep two drivers on two machines apart; on one machine the local root does.
+What is fsynced locally counts as synced, because a syncer copies in rounds that may be minutes apart, and trials must
+neither stand still meanwhile nor be kept from starting again. Deletions wait for a round that has carried whatever made
+a checkpoint obsolete, here and there: the one that took its place has arrived with it. And if the user wants reports to
+wait for commits, those wait for a round too. A syncer cannot create a file unless it is there, so it cannot keep two
+drivers on two machines apart; on one machine the local root does.
 """
 
 from __future__ import annotations
@@ -12,21 +14,39 @@ import copy
 import math
 import os
 import tempfile
+import threading
+import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-from holdfast.checkpoints.keeper import Commit, CommitDone, Delete, DeleteDone, Job, Outcome, perform
+from holdfast.checkpoints.keeper import (
+    CheckpointKeeper,
+    Commit,
+    CommitDone,
+    Delete,
+    DeleteDone,
+    Job,
+    Outcome,
+    perform,
+)
 from holdfast.config import SyncConfig
 from holdfast.config.environment import local_root
-from holdfast.controller.homes import Durability, wait_for_disk
+from holdfast.controller.homes import Durability, Keeping, Kept, keep_here, wait_for_disk
+from holdfast.controller.keeping import KeeperEdge, Workers
 from holdfast.controller.loop import JournalWriter
 from holdfast.controller.spec import Root
+from holdfast.core import observations as ob
+from holdfast.core.policies import Rules
+from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.errors import (
     DamageError,
     ExperimentExistsError,
     ExperimentNotFoundError,
     InvalidInputError,
+    StorageError,
     SyncError,
 )
 from holdfast.journal.epoch import Claim, claim_epoch, holder, released_mark
@@ -35,6 +55,7 @@ from holdfast.storage.address import join_address, split_address
 from holdfast.storage.mirror_sync import MirrorSync
 from holdfast.storage.syncer import resolve_syncer
 
+LOOK_S = 0.25
 IMPATIENT_S = 10.0  # for the last copy, when the driver was told to end and its grace is over
 
 
@@ -56,6 +77,7 @@ class SyncedJournal:
         self._journal = journal
         self._mirror = mirror
         self._may_ask = may_ask
+        self._asked_for = 0
 
     @property
     def blocked(self) -> OSError | None:
@@ -74,6 +96,10 @@ class SyncedJournal:
         return self._journal.accepted_seq
 
     @property
+    def local_seq(self) -> int:
+        return self._journal.local_seq
+
+    @property
     def synced_seq(self) -> int:
         return self._journal.synced_seq
 
@@ -87,13 +113,38 @@ class SyncedJournal:
     def flush(self) -> bool:
         return self._journal.flush()
 
+    def left_behind(self) -> StorageError:
+        return self._journal.left_behind()
+
     def request_sync(self) -> None:
-        journal = self._journal
-        journal.request_sync()
-        # Commits wait for the local disk alone; if that has everything, it is deletions that wait.
-        is_here = journal.synced_seq >= journal.written_seq
-        if is_here and journal.written_seq > self._mirror.arrived and self._may_ask():
+        self._journal.request_sync()
+
+    def request_durable(self, seq: int) -> None:
+        # Once for each: a round takes long, and one that begins now carries all that is synced by now.
+        if seq > self._asked_for and self._may_ask():
+            self._asked_for = seq
             self._mirror.request()
+
+
+class RoundsKeeperEdge(KeeperEdge):
+    """As ``KeeperEdge``, but a commit has ended only when a round has carried the checkpoint."""
+
+    def __init__(self, workers: Workers, keeping: Keeping, mirror: MirrorSync) -> None:
+        state, clock, trial_dir, trouble, _ = keeping
+        super().__init__(workers, state, clock, trial_dir=trial_dir, trouble=trouble)
+        self._mirror = mirror
+        self._under_way: deque[tuple[int, ob.CommitEnded]] = deque()
+
+    def drain(self) -> list[ob.Observation]:
+        found: list[ob.Observation] = []
+        for observation in super().drain():
+            if isinstance(observation, ob.CommitEnded) and not observation.damaged:
+                self._under_way.append((self._mirror.request(), observation))
+            else:
+                found.append(observation)
+        while self._under_way and self._under_way[0][0] <= self._mirror.carried:
+            found.append(self._under_way.popleft()[1])
+        return found
 
 
 class SyncedHome:
@@ -103,23 +154,36 @@ class SyncedHome:
         root: The experiment on this machine.
         durability: When a reply may leave the process; the local disk counts.
         config: The syncer, the address, and how often.
+        wait_for_commit: Whether a checkpoint counts only when it has been copied, if checkpoints are copied at all
+            before their period.
     """
 
-    is_far = False
-
-    def __init__(self, root: Root, durability: Durability, config: SyncConfig) -> None:
+    def __init__(
+        self, root: Root, durability: Durability, config: SyncConfig, *, wait_for_commit: bool = False
+    ) -> None:
+        self._waits = wait_for_commit and config.sync_on_checkpoint
+        self._wake: Callable[[], None] = lambda: None
         self._root = root
         self._durability = durability
         self._config = config
         self._claim: Claim | None = None
         self._journal: Journal | None = None
         self._trouble: Callable[[str], None] = lambda text: None
-        self._mirror = mirror_of(root, config, on_trouble=self._tell, position=self._position)
+        self._state = State()
+        self._failing: tuple[float, str] | None = None  # since when copies fail, and why
+        self._mirror = mirror_of(root, config, on_trouble=self._tell, position=self._position, on_arrived=self._arrived)
 
     def _position(self) -> int:
         return 0 if self._journal is None else self._journal.synced_seq
 
+    def _arrived(self, _position: int) -> None:
+        self._wake()
+
     def _tell(self, text: str | None) -> None:
+        if text is None:
+            self._failing = None
+        else:
+            self._failing = (time.monotonic() if self._failing is None else self._failing[0], text)
         self._trouble("" if text is None else f"the copy at {self._config.upload_dir} is not up to date: {text}")
 
     def claim(self, *, takeover: bool) -> Claim:
@@ -155,6 +219,8 @@ class SyncedHome:
         return self._journal
 
     def follow(self, journal: Journal, wake: Callable[[], None], state: State) -> JournalWriter:
+        self._wake = wake
+        self._state = state
         journal.on_synced = lambda _: wake()
         return SyncedJournal(journal, self._mirror, lambda: self._config.sync_on_checkpoint or not state.running)
 
@@ -162,7 +228,16 @@ class SyncedHome:
         self._trouble = trouble
         self._mirror.start()
 
-    def perform(self, job: Job) -> Outcome:
+    def keep(self, wake: Callable[[], None], keeping: Keeping) -> Kept:
+        if not self._waits:
+            return keep_here(wake, keeping, self._perform)
+        workers = CheckpointKeeper(wake, self._perform)
+        return Kept(RoundsKeeperEdge(workers, keeping, self._mirror), partial(workers.close, False))
+
+    def most_uncommitted(self, rule: Retention) -> int:
+        return Rules().max_uncommitted
+
+    def _perform(self, job: Job) -> Outcome:
         outcome = perform(job)
         if isinstance(job, Commit) and isinstance(outcome, CommitDone) and self._config.sync_on_checkpoint:
             self._mirror.request()
@@ -171,14 +246,46 @@ class SyncedHome:
         return outcome
 
     def why_give_up(self) -> str:
+        if self._failing is None or not (self._waits or self._is_idle()):
+            return ""  # trials do not need the copy
+        since, text = self._failing
+        lasted = time.monotonic() - since
+        return f"nothing could be copied for {lasted:.0f} s: {text}" if lasted >= self._config.sync_timeout else ""
+
+    def _is_idle(self) -> bool:
+        """Whether only deletions are left to do, which wait for a round."""
+        state = self._state
+        waiting = state.pending or state.paused or state.running or state.session.parked
+        return bool(state.search_ended) and not waiting
+
+    def missing(self, state: State) -> str:
         return ""
 
     def finish(self, state: State, impatient: Callable[[], str]) -> None:
         wait_for_disk(self._journal, self._root)
         assert self._claim is not None
-        timeout = IMPATIENT_S if impatient() else self._config.sync_timeout
+        hurried = bool(impatient())
         # This driver lets go after its last round; whoever restores the copy must not think that it is still at work.
-        self._mirror.flush(timeout, mark=released_mark(self._claim))
+        mark = released_mark(self._claim)
+        ended: list[Exception | None] = []
+
+        def last_round() -> None:
+            try:
+                self._mirror.flush(IMPATIENT_S if hurried else self._config.sync_timeout, mark=mark)
+                ended.append(None)
+            except Exception as error:
+                ended.append(error)
+
+        # In a thread, because a syncer that hangs would keep this one from noticing that somebody has no time.
+        thread = threading.Thread(target=last_round, name="holdfast-last-round", daemon=True)
+        thread.start()
+        while not ended:
+            thread.join(LOOK_S)
+            if not hurried and impatient():
+                hurried = True
+                self._mirror.close()  # the round that is under way fails, and says what is missing
+        if ended[0] is not None:
+            raise ended[0]
 
     def close(self) -> None:
         self._mirror.close()
@@ -190,6 +297,7 @@ def mirror_of(
     *,
     on_trouble: Callable[[str | None], object] | None = None,
     position: Callable[[], int] = int,
+    on_arrived: Callable[[int], object] | None = None,
 ) -> MirrorSync:
     """What keeps the copy of an experiment equal to its root."""
     assert config.upload_dir is not None
@@ -203,6 +311,7 @@ def mirror_of(
         timeout_s=config.sync_timeout,
         on_trouble=on_trouble,
         position=position,
+        on_arrived=on_arrived,
     )
 
 

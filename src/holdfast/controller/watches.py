@@ -25,7 +25,8 @@ class Watches:
         self._looked_at: float | None = None
         self._stop_told = False
         self.hurry = False  # do not even wait for last checkpoints
-        self._end_reason = ""
+        self._insists = False  # do not wait for storage when everything else has ended
+        self._end_reason = self._last_reason = ""
         self._end_told = False
         self._deadline: float | None = None
 
@@ -38,10 +39,22 @@ class Watches:
         """Someone wants this driver to end; asked again, at once. Safe to call from a signal handler."""
         self.hurry = bool(self._end_reason)
         self._end_reason = self._end_reason or reason
+        self._last_reason = reason
+
+    def insist(self) -> None:
+        """Someone wants it again, as those do who have no patience with storage. Safe to call from a signal handler.
+
+        Trials keep their grace: whoever sends SIGTERM twice may do so to everybody, as a matter of course.
+        """
+        self._insists = True
 
     def give_up(self, at: float) -> bool:
         """Has the driver been told to end, and is its grace over?"""
-        return self.hurry or (bool(self._end_reason) and self._grace_is_over(at))
+        return self.hurry or self._insists or (bool(self._end_reason) and self._grace_is_over(at))
+
+    def why_leave(self, at: float) -> str:
+        """Why storage is not waited for any longer; "" if it is."""
+        return f"this driver was told to end ({self._last_reason})" if self.give_up(at) else ""
 
     def look(self, state: State, at: float) -> list[ob.Observation]:
         """What time has brought since the last look."""
@@ -58,9 +71,13 @@ class Watches:
         if at >= self._next_look:
             self._next_look = at + LOOK_EVERY_S
             found += self._stalled(state, at)
-            if state.session.draining and self._grace_is_over(at):
+            if state.session.draining and (self._grace_is_over(at) or (self._no_patience and not state.running)):
                 found.append(ob.GraceOver())
         return found
+
+    @property
+    def _no_patience(self) -> bool:
+        return self.hurry or self._insists
 
     def _grace_is_over(self, at: float) -> bool:
         """Grace for last checkpoints, counted from the first look at which the driver was ending."""

@@ -104,7 +104,7 @@ def _claim(root: str, takeover: bool, disk: Disk) -> Claim:
     for _ in range(_MAX_TRIES):
         current = holder(root, disk=disk)
         if current is not None and current.alive and (beaten or not takeover):
-            raise _locked(root, current)
+            raise locked_error(root, current)
         claim = _new_claim(1 if current is None else current.claim.epoch + 1)
         if _create(root, claim, disk):
             crashpoint("epoch.claimed")
@@ -115,7 +115,7 @@ def _claim(root: str, takeover: bool, disk: Disk) -> Claim:
         beaten = True
     last = holder(root, disk=disk)
     assert last is not None
-    raise _locked(root, last)
+    raise locked_error(root, last)
 
 
 def _create(root: str, claim: Claim, disk: Disk) -> bool:
@@ -159,7 +159,7 @@ def holder(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> Holder | 
         claim = Claim(epoch, writer="", host="unknown", pid=0, machine="", process_start=0, claimed_at=0.0)
     age_s = time.time() - disk.mtime(path)
     released = disk.exists(_path(root, epoch) + ".released")
-    return Holder(claim, not released and _is_alive(claim, age_s), released, max(0.0, age_s))
+    return Holder(claim, not released and is_alive(claim, age_s), released, max(0.0, age_s))
 
 
 def released_mark(claim: Claim) -> str:
@@ -231,7 +231,7 @@ def _new_claim(epoch: int) -> Claim:
         writer=os.urandom(16).hex(),
         host=_host(),
         pid=pid,
-        machine=_machine(),
+        machine=this_machine(),
         process_start=_process_start(pid) or 0,
         claimed_at=time.time(),
     )
@@ -245,7 +245,7 @@ def _host() -> str:
 
 
 @cache
-def _machine() -> str:
+def this_machine() -> str:
     """Name the world in which a pid of this process means something."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
@@ -278,17 +278,19 @@ def _signal_reaches(pid: int) -> bool:
     return True
 
 
-def _is_alive(claim: Claim, age_s: float) -> bool:
-    if claim.machine == _machine():
+def is_alive(claim: Claim, age_s: float) -> bool:
+    """Tell whether the process that made a claim may still write, having been heard of ``age_s`` seconds ago."""
+    if claim.machine == this_machine():
         return _process_start(claim.pid) in (claim.process_start, 0)
     # A time stamp far in the future comes from a clock that was set; it proves no recent heartbeat.
     return abs(age_s) < SILENCE_S
 
 
-def _locked(root: str, current: Holder) -> ExperimentLockedError:
+def locked_error(root: str, current: Holder) -> ExperimentLockedError:
+    """Return the error that tells who holds the experiment at ``root``, a path or an address."""
     claim = current.claim
     where = f"pid {claim.pid} on {claim.host}"
-    if claim.pid == os.getpid() and claim.machine == _machine():
+    if claim.pid == os.getpid() and claim.machine == this_machine():
         where = f"this same process (pid {claim.pid} on {claim.host})"
     facts: dict[str, Any] = {"host": claim.host, "pid": claim.pid, "age_s": current.age_s}
     return ExperimentLockedError(

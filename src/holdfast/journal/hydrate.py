@@ -27,6 +27,7 @@ from holdfast.errors import (
     JournalDamagedError,
     NewerFormatError,
     ObjectMissingError,
+    StorageError,
     StoreUnreachableError,
 )
 from holdfast.journal import epoch as epochs
@@ -44,12 +45,16 @@ from holdfast.journal.shipper import ShipStart
 from holdfast.journal.synced import publish
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import REAL_DISK, fsync_dir
+from holdfast.storage.locks import lock, who_holds
 from holdfast.storage.store import Fetching, Store, create_once
 
 Case = Literal["absent", "equal", "ahead", "behind", "diverged"]
 
 PRIVATE = ".holdfast"
 SPEC = f"{PRIVATE}/spec.json"
+
+LOCK_S = 120.0
+"""How long to wait for another process that hydrates the same mirror."""
 
 _WORK_PREFIX = ".holdfast.hydrating-"
 _log = logging.getLogger("holdfast.journal")
@@ -91,7 +96,8 @@ def hydrate(store: Store, root: str | os.PathLike[str], *, read_only: bool = Fal
     Raises:
         JournalDamagedError: A part is missing or damaged; its key is named.
         NewerFormatError: The parts were written by a newer holdfast.
-        StorageError: The store does not answer or refuses. The mirror is as it was, or will be after another call.
+        StorageError: The store does not answer or refuses, or another process is at it for too long. The mirror is as
+            it was, or will be after another call.
 
     Durability:
         The mirror's journal survives a power cut when this returns.
@@ -106,7 +112,7 @@ def hydrate(store: Store, root: str | os.PathLike[str], *, read_only: bool = Fal
 def _hydrate(store: Store, root: str, *, keep: bool, ask: bool) -> Hydrated:
     """As `hydrate`; ``keep`` leaves the mirror alone, ``ask`` allows a look at the store's clock."""
     os.makedirs(root, exist_ok=True)
-    with _alone(root):
+    with _alone(store, root):
         _sweep(root, (_WORK_PREFIX,) if keep else (_WORK_PREFIX, SCRATCH_PREFIX))
         return _try_to_hydrate(store, root, keep, ask)
 
@@ -186,21 +192,20 @@ class _Hydration:
         last: Part | None = None
         for span, path in zip(chosen, paths, strict=True):
             with open(path, "rb") as file:
-                found = parts.decode_parts(file.read(), span.key)
+                for part in parts.read_parts(file, span.key):
+                    number = part.header.number
+                    if number < known.number or (last is not None and number <= last.header.number):
+                        continue
+                    if last is not None:
+                        parts.check_link(last, part, span.key)
+                    elif known.number and part.digest != known.prev:
+                        return None  # the note is of another history
+                    elif not known.number and part.header.prev:
+                        raise parts.damaged(span.key, "follows a part that is not there")
+                    if number > known.number:
+                        tree.apply(part, span.key)
+                    last = part
             os.remove(path)
-            for part in found:
-                number = part.header.number
-                if number < known.number or (last is not None and number <= last.header.number):
-                    continue
-                if last is not None:
-                    parts.check_link(last, part, span.key)
-                elif known.number and part.digest != known.prev:
-                    return None  # the note is of another history
-                elif not known.number and part.header.prev:
-                    raise parts.damaged(span.key, "follows a part that is not there")
-                if number > known.number:
-                    tree.apply(part, span.key)
-                last = part
             crashpoint("hydrate.file")
         return last
 
@@ -217,7 +222,7 @@ class _Hydration:
     def _refuse_live(self) -> None:
         owner = epochs.holder(self._root)
         if owner is not None and owner.alive:
-            raise epochs._locked(self._root, owner)
+            raise epochs.locked_error(self._store.url, owner)
 
     def _case(self, tree: RemoteTree, seq: int, anything: bool) -> Case:
         if not os.path.isdir(os.path.join(self._root, PRIVATE)):
@@ -301,7 +306,7 @@ class _Hydration:
 
     def _age(self, holder: Holder | None) -> None:
         """Let the local claim see how long ago a driver on another machine was heard of."""
-        if holder is not None and holder.claim.machine != epochs._machine():
+        if holder is not None and holder.claim.machine != epochs.this_machine():
             path = os.path.join(_epochs(self._root), f"{holder.claim.epoch:08d}")
             heard = time.time() - holder.age_s
             with contextlib.suppress(FileNotFoundError):
@@ -348,14 +353,16 @@ def _sync_tree(path: str) -> None:
 
 
 @contextlib.contextmanager
-def _alone(root: str) -> Iterator[None]:
+def _alone(store: Store, root: str) -> Iterator[None]:
     """Keep others of this machine from hydrating the same mirror meanwhile."""
     fd = os.open(root, os.O_RDONLY)
     try:
-        with contextlib.suppress(ImportError, OSError):  # a file system that knows no locks
-            import fcntl
-
-            fcntl.flock(fd, fcntl.LOCK_EX)
+        if not lock(fd, limit_s=LOCK_S):
+            raise StorageError(
+                f"{store.url} cannot be opened: {who_holds(fd)} has been bringing its mirror on this machine ({root}) "
+                f"up to date for more than {LOCK_S:.0f} s. Nothing was changed. Wait for it and try again; if it "
+                f"hangs, end it."
+            )
         yield
     finally:
         os.close(fd)
@@ -401,19 +408,19 @@ def claim_remote(store: Store, hydrated: Hydrated, claim: Claim, *, takeover: bo
             hydrated = hydrate(store, root)
             assert hydrated.holder is not None
             if hydrated.holder.claim.epoch >= claim.epoch or (hydrated.holder.alive and not takeover):
-                raise epochs._locked(store.url, hydrated.holder)
+                raise epochs.locked_error(store.url, hydrated.holder)
             REAL_DISK.create_exclusive(_epoch_file(root, claim), msgspec.json.encode(claim) + b"\n")
             continue
         other = parts.decode_parts(foreign, key)[-1]
         holder = judge(store, other.header, time.time(), ask=False)
         if other.header.claims or (holder.alive and not takeover):
             _yield_to(root, other)
-            raise epochs._locked(store.url, holder._replace(alive=True, age_s=0.0))
+            raise epochs.locked_error(store.url, holder._replace(alive=True, age_s=0.0))
         # The driver that we succeed was still shipping. What has arrived counts.
         hydrated = hydrate(store, root)
         assert hydrated.holder is not None
         if hydrated.holder.claim.writer != other.header.by.writer:
-            raise epochs._locked(store.url, hydrated.holder)
+            raise epochs.locked_error(store.url, hydrated.holder)
         REAL_DISK.create_exclusive(_epoch_file(root, claim), msgspec.json.encode(claim) + b"\n")
     raise _beaten(store, claim)
 

@@ -127,6 +127,11 @@ class Journal:
         return self._writer.synced_seq
 
     @property
+    def local_seq(self) -> int:
+        """Last record that is durable on this machine."""
+        return self._writer.synced_seq
+
+    @property
     def durable_seq(self) -> int:
         """Last record that is durable where the experiment lives: here."""
         return self._writer.synced_seq
@@ -151,6 +156,13 @@ class Journal:
         """The place behind `written_seq`, for `read_journal` and for snapshots."""
         with self._lock:
             return self._writer.position
+
+    def left_behind(self) -> StorageError:
+        """Return the error for a driver that was told to end while records of it wait in memory."""
+        return StorageFullError(
+            f"the journal cannot be written ({self.blocked}) and this driver was told to end. What was not "
+            "acknowledged to a trial is not recorded; everything else is safe. Free some space, then restore."
+        )
 
     def append(self, payloads: Sequence[bytes]) -> int:
         """Write records, in one system call.
@@ -214,6 +226,9 @@ class Journal:
             if self._writer.dirty:
                 self._sync_requested = True
                 self._changed.notify_all()
+
+    def request_durable(self, seq: int) -> None:
+        """Let record ``seq`` reach the place where the experiment lives: here, where `request_sync` does that."""
 
     def wait_synced(self, seq: int, timeout: float | None = None) -> bool:
         """Wait until record ``seq`` is durable.

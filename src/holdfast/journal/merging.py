@@ -5,7 +5,7 @@ read back, holds it, and is far behind. The first part of a driver is never dele
 wakes up, however late, tries to create exactly that number, and must find it taken (I4).
 
 Any number of drivers, dead or fenced ones too, may do this at the same time: the bytes of a merged object follow from
-its name.
+its name. 256 parts can be a gigabyte, beside a training that needs the memory: they pass through one by one.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Iterable
-from itertools import pairwise
+from collections.abc import Iterable, Iterator
+
+import xxhash
 
 from holdfast.journal import parts
 from holdfast.journal.parts import Part, Span
@@ -26,6 +27,9 @@ MERGED = 256
 
 KEPT = 256
 """How many of the newest parts stay single objects: somebody may just have listed them."""
+
+FETCHED_AT_ONCE = 16
+"""So many parts are on the scratch disk at a time, beside the merged object."""
 
 SCRATCH_PREFIX = ".holdfast.merging-"
 
@@ -73,41 +77,50 @@ class Merger:
             shutil.rmtree(scratch, ignore_errors=True)
 
     def _merge(self, numbers: range, scratch: str) -> Span:
-        found = self._read([Span(number, number) for number in numbers], scratch)
-        for before, part in pairwise(found):
-            parts.check_link(before, part, parts.part_key(part.header.number))
-        span, data = parts.merge_parts(found)
+        """Put the parts of these numbers into one object; never more than one of them is in memory."""
+        span = Span(numbers[0], numbers[-1])
         path = os.path.join(scratch, "merged")
+        hasher = xxhash.xxh3_128()
+        before: Part | None = None
         with open(path, "wb") as file:
-            file.write(data)
+            for part in self._read([Span(number, number) for number in numbers], scratch):
+                if before is not None:
+                    parts.check_link(before, part, parts.part_key(part.header.number))
+                file.write(part.data)
+                hasher.update(part.data)
+                before = part
         crashpoint("merge.before_put")
         self._store.send([Sending(path, span.key)])
         back = self._store.fetch([Fetching(span.key, path)])
-        if back[0] != parts.digest(data):
+        if back[0] != hasher.hexdigest():
             raise parts.damaged(span.key, "is not what was just written there")
+        os.remove(path)
         return span
 
     def _delete(self, span: Span, surplus: set[int], scratch: str) -> None:
-        held = {part.header.number: part for part in self._read([span], scratch)}
         # Its parts name each other's hashes: if the last one is the one that is there, so are all before it.
         witness = max(surplus)
-        single = self._read([Span(witness, witness)], scratch)[0]
-        if single.data != held[witness].data:
-            raise parts.damaged(span.key, f"holds another part {witness} than {parts.part_key(witness)}")
-        claims = {number for number in surplus if held[number].header.claims}
+        single = next(self._read([Span(witness, witness)], scratch)).digest
+        claims: set[int] = set()
+        for part in self._read([span], scratch):
+            number = part.header.number
+            if number == witness and part.digest != single:
+                raise parts.damaged(span.key, f"holds another part {witness} than {parts.part_key(witness)}")
+            if part.header.claims:
+                claims.add(number)
         crashpoint("merge.before_delete")
         self._store.delete([parts.part_key(number) for number in sorted(surplus - claims)])
         self._claims |= claims
 
-    def _read(self, spans: list[Span], scratch: str) -> list[Part]:
-        paths = [os.path.join(scratch, f"{index}.hfp") for index in range(len(spans))]
-        self._store.fetch([Fetching(span.key, path) for span, path in zip(spans, paths, strict=True)])
-        found: list[Part] = []
-        for span, path in zip(spans, paths, strict=True):
-            with open(path, "rb") as file:
-                found += parts.decode_parts(file.read(), span.key)
-            os.remove(path)
-        return found
+    def _read(self, spans: list[Span], scratch: str) -> Iterator[Part]:
+        for at in range(0, len(spans), FETCHED_AT_ONCE):
+            batch = spans[at : at + FETCHED_AT_ONCE]
+            paths = [os.path.join(scratch, f"{index}.hfp") for index in range(len(batch))]
+            self._store.fetch([Fetching(span.key, path) for span, path in zip(batch, paths, strict=True)])
+            for span, path in zip(batch, paths, strict=True):
+                with open(path, "rb") as file:
+                    yield from parts.read_parts(file, span.key)
+                os.remove(path)
 
 
 def _reach(merged: Iterable[Span]) -> int:

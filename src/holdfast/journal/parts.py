@@ -4,15 +4,16 @@ A part is a header and the bytes that were appended to files below ``.holdfast/j
 the part before it. Applied in order, the parts give these files back, byte for byte. A merged object holds the bytes of
 consecutive parts, one after the other, so that the chain of hashes can be followed through it like through single ones.
 
-Owns names, bytes and the chain. Must never touch a file or a store.
+Owns names, bytes and the chain. Must never open a file, or know of a store.
 """
 
 from __future__ import annotations
 
+import io
 import re
 import struct
-from collections.abc import Iterable, Iterator, Sequence
-from typing import NamedTuple
+from collections.abc import Iterable, Iterator
+from typing import BinaryIO, NamedTuple
 
 import msgspec
 import xxhash
@@ -146,10 +147,15 @@ def encode_part(header: PartHeader, body: bytes) -> bytes:
 
 
 def decode_parts(data: bytes, key: str) -> list[Part]:
-    """Read an object that holds one part or several.
+    """Read a small object that holds one part or several; raises as `read_parts` does."""
+    return list(read_parts(io.BytesIO(data), key))
+
+
+def read_parts(stream: BinaryIO, key: str) -> Iterator[Part]:
+    """Read an object that holds one part or several, one after the other: a merged one may be large.
 
     Args:
-        data: Its bytes.
+        stream: Its bytes, from the start.
         key: Its key, which says what numbers it must hold.
 
     Raises:
@@ -158,37 +164,41 @@ def decode_parts(data: bytes, key: str) -> list[Part]:
     """
     span = parse_key(key)
     assert span is not None
-    found: list[Part] = []
-    offset = 0
-    while offset < len(data) or not found:
-        part = _decode(data, offset, key)
-        if part.header.number != span.first + len(found):
-            raise damaged(key, f"holds part {part.header.number} where {span.first + len(found)} belongs")
-        if found:
-            check_link(found[-1], part, key)
-        found.append(part)
+    end = stream.seek(0, io.SEEK_END)
+    before: Part | None = None
+    number = span.first
+    offset = stream.seek(0)
+    while offset < end or before is None:
+        part = _read_one(stream, offset, end, key)
+        if part.header.number != number:
+            raise damaged(key, f"holds part {part.header.number} where {number} belongs")
+        if before is not None:
+            check_link(before, part, key)
+        yield part
+        before, number = part, number + 1
         offset += len(part.data)
-    if span.last != span.first + len(found) - 1:
-        raise damaged(key, f"ends with part {found[-1].header.number}, not with {span.last}")
-    return found
+    if span.last != number - 1:
+        raise damaged(key, f"ends with part {number - 1}, not with {span.last}")
 
 
-def _decode(data: bytes, start: int, key: str) -> Part:
-    body_at = start + _LAYOUT.size
-    if len(data) < body_at:
-        raise damaged(key, f"ends at byte {len(data)}, in the middle of a part", offset=start)
-    magic, text_size, body_size = _LAYOUT.unpack_from(data, start)
-    end = body_at + text_size + body_size
-    if magic != _MAGIC or len(data) < end + _DIGEST_BYTES:
+def _read_one(stream: BinaryIO, start: int, end: int, key: str) -> Part:
+    layout = stream.read(_LAYOUT.size)
+    if len(layout) < _LAYOUT.size:
+        raise damaged(key, f"ends at byte {end}, in the middle of a part", offset=start)
+    magic, text_size, body_size = _LAYOUT.unpack(layout)
+    rest = text_size + body_size + _DIGEST_BYTES  # not to be believed yet: it may be more than there is memory
+    if magic != _MAGIC or end - start < _LAYOUT.size + rest:
         raise damaged(key, f"has no whole part at byte {start}", offset=start)
-    if xxhash.xxh3_128_digest(data[start:end]) != data[end : end + _DIGEST_BYTES]:
+    data = layout + stream.read(rest)
+    view = memoryview(data)
+    if xxhash.xxh3_128_digest(view[:-_DIGEST_BYTES]) != view[-_DIGEST_BYTES:]:
         raise damaged(key, f"does not match its checksum at byte {start}", offset=start)
-    header = _decode_header(data[body_at : body_at + text_size], key)
-    body = data[body_at + text_size : end]
+    body_at = _LAYOUT.size + text_size
+    header = _decode_header(data[_LAYOUT.size : body_at], key)
+    body = data[body_at:-_DIGEST_BYTES]
     if sum(piece.size for piece in header.pieces) != len(body) or not all(map(_is_allowed, header.pieces)):
         raise damaged(key, "names files that no part holds", offset=start)
-    whole = data if start == 0 and len(data) == end + _DIGEST_BYTES else data[start : end + _DIGEST_BYTES]
-    return Part(header, body, whole)
+    return Part(header, body, data)
 
 
 def _decode_header(text: bytes, key: str) -> PartHeader:
@@ -236,13 +246,6 @@ def check_link(before: Part, part: Part, key: str) -> None:
             f"was written by pid {header.by.pid} on {header.by.host} (epoch {header.by.epoch}) without a claim",
             seq=last.seq + 1,
         )
-
-
-def merge_parts(parts: Sequence[Part]) -> tuple[Span, bytes]:
-    """Return the object that holds consecutive parts: which ones, and its bytes."""
-    span = Span(parts[0].header.number, parts[-1].header.number)
-    assert span.last - span.first == len(parts) - 1 > 0
-    return span, b"".join(part.data for part in parts)
 
 
 def cover(spans: Iterable[Span], *, after: int = 0) -> list[Span]:

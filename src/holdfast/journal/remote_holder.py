@@ -69,13 +69,13 @@ def refuse_live(store: Store, holder: Holder | None) -> None:
         ExperimentLockedError: A live driver holds it.
     """
     if holder is not None and holder.alive:
-        raise epochs._locked(store.url, holder)
+        raise epochs.locked_error(store.url, holder)
 
 
 def judge(store: Store, header: PartHeader, modified: float, *, ask: bool = True) -> Holder:
-    needs_age = ask and not header.released and header.by.machine != epochs._machine()
+    needs_age = ask and not header.released and header.by.machine != epochs.this_machine()
     age_s = max(0.0, (_store_time(store) if needs_age else time.time()) - modified)
-    return Holder(header.by, not header.released and epochs._is_alive(header.by, age_s), header.released, age_s)
+    return Holder(header.by, not header.released and epochs.is_alive(header.by, age_s), header.released, age_s)
 
 
 def _store_time(store: Store) -> float:

@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable
 from typing import Literal, NamedTuple, Protocol
 
-import msgspec
-
 from holdfast.errors import (
     DamageError,
     FencedError,
@@ -35,6 +33,7 @@ from holdfast.journal.merging import KEPT, MERGED, Merger
 from holdfast.journal.outbox import Batch, Outbox
 from holdfast.journal.parts import PartHeader, Piece
 from holdfast.journal.ship_note import Shipped, write_note
+from holdfast.journal.succession import let_in
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import REAL_DISK, Disk
 from holdfast.storage.store import Store, create_once
@@ -179,11 +178,12 @@ class Shipper:
         self._retry_at = -math.inf
         self._retry_s = FIRST_RETRY_S
         self._marks: list[tuple[int, float]] = []  # up to which record the journal was synced, and when that was seen
-        # The lock guards what other threads ask and tell: `shipped_seq`, `_wanted`, `_marks`, `_stopping`.
+        # The lock guards what other threads ask and tell: `shipped_seq`, `_wanted`, `_news`, `_marks`, `_stopping`.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._shipped_seq = self._outbox.seq
         self._wanted = 0
+        self._news = False
         self._stopping = False
         self._released = False
         self._thread: threading.Thread | None = None
@@ -207,6 +207,12 @@ class Shipper:
         """Let everything up to record ``seq`` be shipped as soon as it is durable here, instead of soon."""
         with self._lock:
             self._wanted = max(self._wanted, seq)
+        self.look()
+
+    def look(self) -> None:
+        """Tell the thread that more is durable here: what somebody waits for need not wait until it looks by itself."""
+        with self._lock:
+            self._news = True
             self._changed.notify_all()
 
     def wait_shipped(self, seq: int, timeout: float | None = None) -> bool:
@@ -226,22 +232,30 @@ class Shipper:
             )
             return self._shipped_seq >= seq
 
+    @property
+    def next_key(self) -> str:
+        """The key of the next part; if there is one, somebody else has gone on."""
+        return parts.part_key(self._number + 1)
+
     def is_overtaken(self) -> bool:
         """Ask the store whether somebody else has gone on: for what is written there without a number.
 
         Raises:
             StorageError: The store does not answer, or refuses.
         """
-        if self.fenced:
-            return True
-        key = parts.part_key(self._number + 1)
-        try:
-            found = parts.decode_parts(self._store.get(key), key)
-        except ObjectMissingError:
-            return False
-        except (DamageError, NewerFormatError):
-            return True  # ours would be readable
-        return found[0].header.by.writer != self._claim.writer
+        number = self._number + 1
+        while not self.fenced:
+            key = parts.part_key(number)
+            try:
+                found = parts.decode_parts(self._store.get(key), key)
+            except ObjectMissingError:
+                return False
+            except (DamageError, NewerFormatError):
+                return True  # ours would be readable
+            if found[0].header.by.writer != self._claim.writer:
+                return True
+            number += 1  # our own, whose answer has not come yet: whoever was let in meanwhile is behind it
+        return True
 
     # ------------------------------------------------------------------------------------------- working
 
@@ -253,12 +267,14 @@ class Shipper:
     def _loop(self) -> None:
         try:
             while not self._stopping:
+                with self._lock:
+                    self._news = False
                 pause = self.step()
                 with self._lock:
-                    if not self._stopping and pause > 0:
-                        self._changed.wait(min(pause, threading.TIMEOUT_MAX))
+                    # Others notify too, of what was shipped; only news from outside is worth a step.
+                    self._changed.wait_for(lambda: self._stopping or self._news, min(pause, threading.TIMEOUT_MAX))
         except Exception as error:
-            _log.exception("the shipper has failed; the mirror %s is complete, the store is not", self._root)
+            _log.exception("nothing more is shipped to %s; its mirror %s is complete", self._store.url, self._root)
             self._set_trouble(Trouble("bug", self._clock.now(), error))
             with self._lock:
                 self._changed.notify_all()
@@ -436,7 +452,8 @@ class Shipper:
             try:
                 successor = let_in(self._root, self._claim, foreign, parts.part_key(self._number + 1), self._disk)
             except OSError as error:
-                _log.error("the mirror %s does not take the successor's claim: %s", self._root, error)
+                text = "%s was taken over, and its mirror %s does not take the successor's claim: %s"
+                _log.error(text, self._store.url, self._root, error)
         with self._lock:
             self.fenced = True
             self._changed.notify_all()
@@ -455,33 +472,3 @@ class Shipper:
             self._merger.run()
         except (DamageError, NewerFormatError, OSError) as error:
             _log.warning("the parts in %s could not be merged, nothing is lost: %s", self._store.url, error)
-
-
-def let_in(root: str, claim: Claim, foreign: bytes, key: str, disk: Disk = REAL_DISK) -> Claim | None:
-    """Put the epoch files of a part that somebody else has made into a mirror, so that its driver stops.
-
-    Args:
-        root: The mirror.
-        claim: The claim that has been overtaken.
-        foreign: The bytes of the part.
-        key: Where it was found.
-        disk: Where the mirror is.
-
-    Returns:
-        Who made the part; None if it cannot be read, which makes the claim no less void.
-    """
-    successor: Claim | None = None
-    files: dict[str, bytes] = {}
-    try:
-        for part in parts.decode_parts(foreign, key):
-            successor = part.header.by
-            files.update((piece.file, data) for piece, data in part.contents() if piece.file.startswith(parts.EPOCHS))
-    except (DamageError, NewerFormatError) as error:
-        _log.warning("the part of whoever has taken over cannot be read: %s", error)
-    fence = epochs.fence_path(root, claim)
-    text = b"" if successor is None else msgspec.json.encode(successor) + b"\n"
-    files.setdefault(os.path.relpath(fence, root), text)
-    for file, data in files.items():
-        disk.create_exclusive(os.path.join(root, file), data)
-    disk.sync_dir(os.path.dirname(fence))
-    return successor

@@ -75,7 +75,7 @@ def write_atomic(path: str, data: bytes, *, label: str = "") -> None:
     except BaseException:
         _remove_quietly(temp)
         raise
-    fsync_dir(os.path.dirname(path))
+    fsync_dir(os.path.dirname(path) or ".")
 
 
 def create_exclusive(path: str, data: bytes) -> bool:

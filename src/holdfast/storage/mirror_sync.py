@@ -83,6 +83,7 @@ class MirrorSync:
 
     Attributes:
         arrived: The position up to which everything is at the other end; 0 before the first round has succeeded.
+        carried: The number of the last round that has succeeded; 0 before the first.
         trouble: Why the last round failed; None if it did not.
     """
 
@@ -99,6 +100,8 @@ class MirrorSync:
         on_arrived: Callable[[int], object] | None = None,
     ) -> None:
         self.arrived = 0
+        self.carried = 0
+        self._begun = 0
         self.trouble: str | None = None
         self._root = os.path.abspath(os.fspath(local_root))
         self._remote = remote_dir
@@ -132,10 +135,16 @@ class MirrorSync:
         self._thread = threading.Thread(target=self._loop, name="holdfast-mirror-sync", daemon=True)
         self._thread.start()
 
-    def request(self) -> None:
-        """Ask for a round soon: what is there now will be at the other end after it. Returns at once."""
+    def request(self) -> int:
+        """Ask for a round soon: what is there now will be at the other end after it. Returns at once.
+
+        Returns:
+            The number of that round; it has succeeded when ``carried`` is as great.
+        """
+        number = self._begun + 1  # one that is under way may have passed by already what is there now
         self._requested = True
         self._wake.set()
+        return number
 
     def delete(self, relative: str) -> None:
         """Delete a directory at the other end, after the next round that succeeds.
@@ -287,7 +296,8 @@ class MirrorSync:
     def _round(self, deadline: float, *, prove: bool, mark: str = "") -> None:
         # In this order: what is asked for or written from here on is the next round's.
         self._requested = False
-        position = self._position()
+        self._begun += 1
+        number, position = self._begun, self._position()
         self._freeze.update()
         if mark:
             with open(os.path.join(self._next, mark), "ab"):
@@ -301,7 +311,7 @@ class MirrorSync:
             self._up(os.path.join(self._tree, name), join_address(self._remote, name), deadline)
         if prove or not self._proven:
             self._prove(seal, deadline)
-        self.arrived = position
+        self.arrived, self.carried = position, number
         self._delete_obsolete(deadline)
 
     def _last_number(self) -> int:

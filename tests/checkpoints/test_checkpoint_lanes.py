@@ -1,0 +1,125 @@
+"""Lanes: what needs only this machine does not wait for a network, and jobs of one checkpoint keep their order."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from holdfast.checkpoints.job_threads import MAX_JOBS_AT_ONCE
+from holdfast.checkpoints.keeper import Commit, Delete, Discard, Prepare, Prune, Verify
+from holdfast.checkpoints.lanes import LaneKeeper
+from holdfast.errors import InternalError
+
+DEADLINE_S = 20.0
+
+
+def commit(n: int, index: int) -> Commit:
+    return Commit(n, index, "", "", "", 0)
+
+
+def wait_for(condition: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + DEADLINE_S
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
+class Store:
+    """Uploads and deletions hang until ``opened``; the outcome of a job is the job."""
+
+    def __init__(self) -> None:
+        self.opened = threading.Event()
+        self.begun: list[Any] = []
+
+    def perform(self, job: Any) -> Any:
+        self.begun.append(job)
+        if isinstance(job, Commit | Delete):
+            assert self.opened.wait(DEADLINE_S)
+        return job
+
+
+@pytest.fixture
+def store() -> Iterator[Store]:
+    store = Store()
+    yield store
+    store.opened.set()
+
+
+def drain(keeper: LaneKeeper, count: int) -> list[Any]:
+    found: list[Any] = []
+
+    def enough() -> bool:
+        found.extend(keeper.drain())
+        return len(found) >= count
+
+    wait_for(enough)
+    return found
+
+
+def test_a_store_that_hangs_holds_up_nothing_that_needs_this_machine_alone(store: Store) -> None:
+    keeper = LaneKeeper(lambda: None, store.perform)
+    for n in range(2 * MAX_JOBS_AT_ONCE):
+        keeper.submit(commit(n, 0))
+        keeper.submit(Delete(n, 1, ""))
+    local = [Prepare(0, 2, "", "", "", 0), Verify(0, 3, "", ""), Discard(0, 4, "", ""), Prune(0, 5, "")]
+    for job in local:
+        keeper.submit(job)
+    assert sorted(map(str, drain(keeper, len(local)))) == sorted(map(str, local))
+    store.opened.set()
+    keeper.close()
+    assert len(keeper.drain()) == 4 * MAX_JOBS_AT_ONCE
+
+
+def test_jobs_of_one_checkpoint_run_one_after_the_other_in_whichever_lane(store: Store) -> None:
+    keeper = LaneKeeper(lambda: None, store.perform)
+    jobs = [commit(0, 0), Prune(0, 0, ""), Verify(0, 0, "", ""), Delete(0, 0, "")]
+    for job in jobs:
+        keeper.submit(job)
+    wait_for(lambda: bool(store.begun))
+    assert store.begun == jobs[:1]
+    assert keeper.pending == 4
+    store.opened.set()
+    assert drain(keeper, 4) == jobs
+    assert keeper.pending == 0
+
+
+def test_what_has_not_begun_can_be_withdrawn_wherever_it_waits(store: Store) -> None:
+    keeper = LaneKeeper(lambda: None, store.perform)
+    running = [commit(n, 0) for n in range(MAX_JOBS_AT_ONCE)]
+    for job in running:
+        keeper.submit(job)
+    wait_for(lambda: len(store.begun) == MAX_JOBS_AT_ONCE)
+    behind = commit(0, 1)  # another job of its trial
+    no_thread = commit(9, 0)
+    held = Prune(9, 0, "")  # another job of its checkpoint
+    for job in (behind, no_thread, held):
+        keeper.submit(job)
+        assert keeper.waits(job)
+        assert keeper.withdraw(job)
+        assert not keeper.waits(job)
+        assert not keeper.withdraw(job)
+    assert not keeper.waits(running[0])
+    assert not keeper.withdraw(running[0])
+    keeper.submit(no_thread)
+    keeper.submit(held)
+    assert keeper.withdraw(no_thread)
+    assert drain(keeper, 1) == [held], "it need not wait any longer"
+    store.opened.set()
+    assert len(drain(keeper, MAX_JOBS_AT_ONCE)) == MAX_JOBS_AT_ONCE
+
+
+def test_closing_without_waiting_leaves_a_store_that_hangs_behind(store: Store) -> None:
+    keeper = LaneKeeper(lambda: None, store.perform)
+    keeper.submit(commit(0, 0))
+    keeper.submit(Prune(0, 0, ""))
+    wait_for(lambda: len(store.begun) == 1)
+    keeper.close(wait=False, running_s=0.01)
+    with pytest.raises(InternalError, match="closed"):
+        keeper.submit(commit(1, 0))
+    store.opened.set()
+    wait_for(lambda: keeper.pending == 0)
+    assert store.begun == [commit(0, 0)]

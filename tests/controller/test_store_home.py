@@ -1,0 +1,217 @@
+"""An experiment's home in a store, without a driver: what it waits for, what it uploads, and when it gives up."""
+
+from __future__ import annotations
+
+import functools
+import os
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.config import SyncConfig
+from holdfast.controller import store_home
+from holdfast.controller.remote import SPEC, Remote
+from holdfast.controller.shipping import ShippedJournal
+from holdfast.controller.spec import Root, store_value, write_callback_states
+from holdfast.controller.store_home import StoreHome
+from holdfast.core.state import State
+from holdfast.errors import JournalDamagedError, NotShippedError
+from holdfast.journal.shipper import Shipper, Trouble
+from holdfast.storage.address import parse
+from holdfast.storage.store import Sending
+from holdfast.testing.memory_store import Fault, MemoryStore
+
+DEADLINE_S = 20.0
+
+
+@pytest.fixture
+def store() -> MemoryStore:
+    return MemoryStore()
+
+
+class Opened:
+    """A home that was claimed, and the journal that its loop would write."""
+
+    def __init__(self, home: StoreHome, root: Root) -> None:
+        self.home = home
+        self.root = root
+        self.own = home.open(home.claim(takeover=False))
+        self.written: set[str] = set()
+        self.troubles: list[str] = []
+
+    def start(self) -> None:
+        self.journal: ShippedJournal = self.home.follow(self.own, lambda: None, State())
+        self.home.start(self.troubles.append, self._take)
+
+    def _take(self) -> set[str]:
+        taken, self.written = self.written, set()
+        return taken
+
+    def close(self) -> None:
+        self.own.close()
+        self.home.close()
+
+
+@pytest.fixture
+def open_home(store: MemoryStore, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """`open_home(durability="group", **SyncConfig's fields)`, in a store in memory."""
+    opened: list[Opened] = []
+
+    def make(durability: Any = "group", **fields: Any) -> Opened:
+        remote = Remote(parse("s3://bucket/exp"))
+        remote.__dict__["store"] = store
+        root = Root(tmp_path / "mirror" / "exp", remote=remote)
+        root.objects.mkdir(parents=True, exist_ok=True)
+        for before in opened:
+            before.close()
+        root.spec_file.write_bytes(b"{}")
+        store.put(SPEC, b"{}")
+        opened.append(Opened(StoreHome(root, durability, SyncConfig(**fields)), root))
+        return opened[-1]
+
+    yield make
+    for each in opened:
+        each.close()
+
+
+def test_what_a_trial_waits_for_is_shipped_when_the_disk_has_it_and_not_at_the_next_look(
+    open_home: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With a shipper that looks at the journal by itself every few minutes only."""
+    monkeypatch.setattr(store_home, "Shipper", functools.partial(Shipper, period_s=3600.0))
+    opened = open_home("sync")
+    opened.start()
+    for _ in range(3):
+        seq = opened.journal.append([b"a report"])
+        assert opened.journal.accepted_seq == seq
+
+
+# --- files that records refer to
+
+
+def ship(opened: Opened, record: bytes) -> None:
+    seq = opened.journal.append([record])
+    assert opened.journal.wait_synced(seq, DEADLINE_S)
+
+
+def test_a_file_is_in_the_store_before_the_record_that_refers_to_it(
+    open_home: Callable[..., Opened], store: MemoryStore
+) -> None:
+    opened = open_home()
+    (opened.root.objects / "left-behind.pkl").write_bytes(b"by a driver that was killed")
+    opened = open_home()
+    (opened.root.objects / "settings.pkl").write_bytes(b"replaced before it ships")
+    opened.start()
+    ship(opened, b"first")
+    assert {"left-behind.pkl", "settings.pkl"} <= names_in(store)
+    store.fail(Fault("denied", ("send",), times=1))
+    key = store_value(opened.root, {1, 2}, "a/b")
+    ship(opened, b"second")
+    write_callback_states(opened.root, {"seen": 1})
+    ship(opened, b"third")
+    write_callback_states(opened.root, {"seen": 2})
+    ship(opened, b"fourth")
+    assert {f"{key}.pkl", "callback-states.pkl"} <= names_in(store)
+    assert store.get(".holdfast/objects/callback-states.pkl") == opened.root.callback_states_file.read_bytes()
+    sent = [request.key for request in store.requests if request.verb == "send" and request.outcome == "ok"]
+    assert sent.count(f".holdfast/objects/{key}.pkl") == 1
+
+
+def names_in(store: MemoryStore) -> set[str]:
+    return {key.rpartition("/")[2] for key in store.objects if key.startswith(".holdfast/objects/")}
+
+
+def test_a_part_costs_no_look_at_all_the_files_there_are(
+    open_home: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opened = open_home()
+    opened.start()
+    ship(opened, b"first")
+    scanned: list[str] = []
+    scandir = os.scandir
+    monkeypatch.setattr(os, "scandir", lambda path: (scanned.append(str(path)), scandir(path))[1])
+    for number in range(5):
+        store_value(opened.root, {number}, "x")
+        ship(opened, b"more")
+    assert str(opened.root.objects) not in scanned
+
+
+def test_a_file_that_somebody_has_removed_keeps_nothing_from_being_shipped(open_home: Callable[..., Opened]) -> None:
+    opened = open_home()
+    opened.start()
+    opened.root.object_written(opened.root.objects / "gone.pkl")
+    ship(opened, b"first")
+
+
+# --- leaving
+
+
+def test_what_callbacks_remember_at_the_end_is_in_the_store_when_it_has_finished(
+    open_home: Callable[..., Opened], store: MemoryStore
+) -> None:
+    """Not only with the part that lets go, which nobody waits for."""
+    opened = open_home()
+    opened.start()
+    ship(opened, b"the last record")
+    write_callback_states(opened.root, {"seen": 7})
+    store.fail(Fault("denied", ("create",)))
+    opened.home.finish(State(), lambda: "")
+    store.heal()
+    assert store.get(".holdfast/objects/callback-states.pkl") == opened.root.callback_states_file.read_bytes()
+
+
+class Stuck(MemoryStore):
+    """Takes everything but files, for which it needs longer than anybody waits."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.opened = threading.Event()
+
+    def send(self, files: Sequence[Sending]) -> Sequence[str]:
+        self.opened.wait(DEADLINE_S)
+        return super().send(files)
+
+
+@pytest.mark.parametrize("store", [Stuck()])
+def test_whoever_is_told_to_end_does_not_wait_for_a_file_that_is_being_sent(
+    open_home: Callable[..., Opened], store: Stuck
+) -> None:
+    opened = open_home()
+    opened.start()
+    result = opened.root.path / "t" / "result.json"
+    result.parent.mkdir()
+    result.write_text("{}")
+    opened.written = {str(result)}
+    opened.own.append([b"the last record"])
+    with pytest.raises(NotShippedError, match=r"result files of s3://bucket/exp are not in the store: told to end"):
+        opened.home.finish(State(), lambda: "told to end" if opened.home.shipper.shipped_seq else "")
+    store.opened.set()
+    opened.home.finish(State(), lambda: "")
+    assert store.objects["t/result.json"] == b"{}"
+
+
+# --- what its messages name
+
+
+def test_trouble_with_the_mirror_is_told_in_words_of_the_address(open_home: Callable[..., Opened]) -> None:
+    """Its user may not know that there is a mirror, let alone where."""
+    opened = open_home()
+    opened.own.append([b"record one", b"record two"])
+    opened.own.close()
+    (segment,) = (opened.root.private / "journal").iterdir()
+    segment.write_bytes(segment.read_bytes().replace(b"record one", b"record 0ne"))
+    with pytest.raises(JournalDamagedError, match=r"^s3://bucket/exp, in its mirror on this machine: "):
+        opened.home.open(opened.own.claim)
+
+
+@pytest.mark.parametrize(("kind", "word"), [("denied", "is denied"), ("mirror", "its mirror"), ("bug", "a bug")])
+def test_trouble_names_the_address_and_what_is_wrong(open_home: Callable[..., Opened], kind: Any, word: str) -> None:
+    opened = open_home()
+    opened.start()
+    opened.home.shipper.on_trouble(Trouble(kind, 0.0, OSError("the reason")))
+    assert opened.troubles[-1].startswith("s3://bucket/exp ")
+    assert word in opened.troubles[-1]
+    assert opened.troubles[-1].endswith(": the reason")
