@@ -100,7 +100,7 @@ def _require_metrics(turn: Turn, trial: Trial, metrics: Mapping[str, Any]) -> No
                 f"Trial {trial.id} returned a result which did not include the specified metric `{name}` that "
                 f"`{who}` expects. It reported: {', '.join(map(repr, metrics)) or 'nothing'}. Report {name!r} as well, "
                 "change `metric`, or set TUNE_DISABLE_STRICT_METRIC_CHECKING=1. Nothing was lost: after the fix, "
-                "restore the experiment and it goes on."
+                "Tuner.restore(path, trainable=...) goes on."
             )
 
 
