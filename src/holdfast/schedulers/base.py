@@ -117,9 +117,9 @@ class TrialScheduler:
         """The trial was ended while it was waiting."""
 
     def on_standstill(self, view: ExperimentView) -> None:
-        """Nothing runs, nothing new will come, and this scheduler starts none of the paused trials.
+        """Nothing runs, nothing new will come, and this scheduler starts none of the trials that wait.
 
-        The last chance to change that. If it does not, the oldest paused trial is started.
+        The last chance to change that. If it does not, the oldest of them is started, paused ones first.
         """
 
     # --- what it is asked
