@@ -258,9 +258,14 @@ def test_without_a_rule_every_checkpoint_is_waited_for(far: Callable[..., Far]) 
     assert most_uncommitted(world.rule) == 2
 
 
-@pytest.mark.parametrize(("wanted", "most"), [(1, 3), (2, 4), (14, 16), (15, 16), (1000, 16)])
+@pytest.mark.parametrize(("wanted", "most"), [(1, 2), (2, 3), (15, 16), (16, 16), (1000, 16)])
 def test_there_is_room_for_what_retention_keeps_within_limits(wanted: int, most: int) -> None:
     assert most_uncommitted(Retention(num_to_keep=wanted)) == most
+
+
+@pytest.mark.parametrize(("wanted", "most"), [(1, 3), (2, 4), (14, 16), (15, 16), (1000, 16)])
+def test_by_a_score_there_is_room_for_the_newest_as_well(wanted: int, most: int) -> None:
+    assert most_uncommitted(Retention(num_to_keep=wanted, score_attribute="score")) == most
 
 
 def test_a_better_checkpoint_is_not_given_up_for_a_newer_one(far: Callable[..., Far]) -> None:

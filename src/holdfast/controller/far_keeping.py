@@ -47,10 +47,14 @@ _FREEING = (
 def most_uncommitted(rule: Retention) -> int:
     """How many commits of a trial may be under way before its next report waits for one of them to end.
 
-    Room for those that retention keeps, for the newest, and for an upload that hangs: more of them are obsolete, and
-    given up, so that the trial never waits. Without retention nothing is, and it must wait.
+    Room for those that retention keeps and for an upload that hangs: more of them are obsolete, and given up as soon as
+    newer ones were read back, so that the trial does not wait for the store. By a score, the best are kept and the
+    newest as well. Without retention nothing is obsolete, and it must wait.
     """
-    return MIN_UNCOMMITTED if rule.num_to_keep is None else min(rule.num_to_keep + 2, MAX_UNCOMMITTED)
+    if rule.num_to_keep is None:
+        return MIN_UNCOMMITTED
+    newest = rule.score_attribute is not None
+    return min(rule.num_to_keep + newest + 1, MAX_UNCOMMITTED)
 
 
 class FarKeeperEdge(KeeperEdge):
