@@ -98,6 +98,7 @@ def test_what_has_not_begun_can_be_withdrawn_wherever_it_waits(store: Store) -> 
     held = Prune(9, 0, "")  # another job of its checkpoint
     for job in (behind, no_thread, held):
         keeper.submit(job)
+    for job in (behind, held, no_thread):
         assert keeper.waits(job)
         assert keeper.withdraw(job)
         assert not keeper.waits(job)
