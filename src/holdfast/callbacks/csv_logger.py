@@ -10,7 +10,8 @@ import csv
 import functools
 import io
 import itertools
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Collection, Mapping
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
@@ -33,11 +34,17 @@ class _Echo:
 
 
 # The terminator decides what is quoted: with both characters in it, no row has a bare one inside.
-_to_text: Callable[[Any], Any] = csv.writer(_Echo(), lineterminator="\r\n").writerow
+_to_text: Callable[[Any], str] = csv.writer(_Echo(), lineterminator="\r\n").writerow
+
+_special = re.compile('["\r\n\0]').search
 
 
-def _line(values: Any) -> bytes:
-    text: str = _to_text(values)
+def _line(values: Collection[Any]) -> bytes:
+    # Most rows have nothing to be quoted, and then this is twice as fast as the writer.
+    text = ",".join(["" if value is None else str(value) for value in values])
+    if text.count(",") == len(values) - 1 and len(values) > 1 and not _special(text):
+        return (text + "\n").encode("utf-8", "backslashreplace")
+    text = _to_text(values)
     if "\0" in text:  # no reader likes it, and where it is found in a file it is damage
         text = text.replace("\0", "\\0")
     return (text[:-2] + "\n").encode("utf-8", "backslashreplace")

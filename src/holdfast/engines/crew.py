@@ -13,10 +13,12 @@ import selectors
 import socket
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Protocol
 
 from holdfast.core.events import Cause
+from holdfast.engines.brisk import BriskWait
 from holdfast.engines.exits import explain, size_of
 from holdfast.engines.handle import WorkerHandle
 from holdfast.engines.link import Link
@@ -70,6 +72,7 @@ class Crew:
         self._start: Callable[[], Nursery] | None = None
         self._nursery: Nursery | None = None
         self._selector = selectors.DefaultSelector()
+        self._wait = BriskWait()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
@@ -91,7 +94,9 @@ class Crew:
         if self._timers:
             soonest = min(when for when, _ in self._timers.values()) - time.monotonic()
             timeout_s = max(0.0, min(timeout_s, soonest))
-        for key, mask in self._selector.select(timeout_s):
+        select = self._selector.select
+        ready = self._wait(partial(select, 0), partial(select, timeout_s)) if timeout_s > 0 else select(0)
+        for key, mask in ready:
             target = key.data
             if type(target) is WorkerHandle:
                 self._on_worker(target, mask)

@@ -25,6 +25,7 @@ import msgspec
 
 from holdfast.core.observations import Raised, Returned, Stopped, WorkerMessage
 from holdfast.engines import kernel, process_tree
+from holdfast.engines.brisk import BriskWait
 from holdfast.engines.gpu import VISIBLE_VARIABLE
 from holdfast.engines.orders import WORKER_VARIABLE, Hello, Seat, Unclean
 from holdfast.trainable.messages import (
@@ -61,6 +62,7 @@ class SocketChannel:
         self._pid = os.getpid()
         self._frames = FrameBuffer()
         self._arrived: list[ToWorker] = []
+        self._wait = BriskWait()
         self._memory_limit = 0
         self._old_limit: int | None = None
         self._threads: set[threading.Thread] = set()
@@ -114,11 +116,18 @@ class SocketChannel:
 
     def _next(self) -> ToWorker:
         while not self._arrived:
-            if not self._read(0):
+            if not self._wait(self._look, self._read):
                 raise EOFError("the driver is gone")
         return self._arrived.pop(0)
 
-    def _read(self, flags: int) -> bool:
+    def _look(self) -> bool:
+        """Whether something has arrived; ``_read`` tells an end."""
+        try:
+            return self._read(socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return False
+
+    def _read(self, flags: int = 0) -> bool:
         try:
             data = self._socket.recv(READ_BYTES, flags)
         except ConnectionResetError:
