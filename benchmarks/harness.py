@@ -15,11 +15,11 @@ import sys
 import threading
 import time
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from benchmarks import peers
+from benchmarks import peers, yardstick
 from benchmarks.child import OUT
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -107,12 +107,17 @@ class Bench:
         self.troubles: dict[str, str] = {}
         self.started = 0.0
         self.loads: list[float] = []
+        self.yardsticks: list[yardstick.Yardstick] = []
         self._pythons: dict[str, str | None] = {"": sys.executable}
 
     def begin(self) -> None:
         """Note when, and how busy the machine was already."""
         self.started = time.time()
+        self._look_at_machine()
+
+    def _look_at_machine(self) -> None:
         self.loads.append(os.getloadavg()[0])
+        self.yardsticks.append(yardstick.measure())
 
     # --- places and processes
 
@@ -186,7 +191,7 @@ class Bench:
                 except ChildFailed as error:
                     self.troubles[call.label] = str(error)
                     print(f"  {call.label}: {error}", file=sys.stderr)
-        self.loads.append(os.getloadavg()[0])
+            self._look_at_machine()
         return found
 
     # --- the table
@@ -215,7 +220,12 @@ class Bench:
             "quick": self.quick,
             "started": time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(self.started)),
             "seconds": round(time.time() - self.started, 1),
-            "machine": {"cpus": os.cpu_count(), "python": sys.version.split()[0], "load": self.loads},
+            "machine": {
+                "cpus": os.cpu_count(),
+                "python": sys.version.split()[0],
+                "load": self.loads,
+                "yardsticks": [asdict(each) for each in self.yardsticks],
+            },
             "peers": {name: list(peers.REQUIREMENTS[name]) for name, path in self._pythons.items() if name and path},
             "troubles": self.troubles,
             "rows": [
@@ -299,7 +309,10 @@ def verdict(row: Row, label: str) -> str:
 
 def show(bench: Bench) -> str:
     """The table for a terminal."""
-    lines = [f"{bench.name}   (load {bench.loads[0]:.1f} -> {bench.loads[-1]:.1f}, {os.cpu_count()} cores)"]
+    lines = [
+        f"{bench.name}   (load {bench.loads[0]:.1f} -> {bench.loads[-1]:.1f}, {os.cpu_count()} cores: "
+        f"{yardstick.text(bench.yardsticks)})"
+    ]
     for row in bench.rows:
         lines.append(f"  {row.measure} [{row.unit}]")
         for label in row.samples:

@@ -8,7 +8,14 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import holdfast as tune
-from holdfast.search import BasicVariantGenerator, ConcurrencyLimiter, OptunaSearch, Repeater, SobolSearch
+from holdfast.search import (
+    BasicVariantGenerator,
+    ConcurrencyLimiter,
+    HyperOptSearch,
+    OptunaSearch,
+    Repeater,
+    SobolSearch,
+)
 
 TRIALS = 12
 STEPS = 2
@@ -21,6 +28,7 @@ MIXED = {
     "model": tune.choice([{"kind": "a", "c": tune.randn(0, 1)}, {"kind": "b"}]),
     "data": tune.choice([b"train", b"test"]),  # not plain: stands in the journal as a marker
 }
+HYPEROPT = {**NUMBERS, "lr": tune.loguniform(1e-5, 1e-1), "model": tune.choice(["a", "b"])}
 GRID = {**MIXED, "g": tune.grid_search([1, 2, 3])}
 
 
@@ -31,6 +39,7 @@ class Search(NamedTuple):
     space: dict[str, Any]
     num_samples: int = TRIALS
     metric: str | None = "loss"
+    needs: str = "optuna"
 
 
 def samplers() -> Any:
@@ -48,6 +57,7 @@ def tpe() -> OptunaSearch:
 SEARCHES = {
     "tpe": Search(tpe, MIXED),
     "cma-es": Search(lambda: OptunaSearch(sampler=samplers().CmaEsSampler(popsize=3)), NUMBERS),
+    "gp": Search(lambda: OptunaSearch(sampler=samplers().GPSampler(n_startup_trials=3)), NUMBERS, needs="torch"),
     "nsga-ii": Search(
         lambda: OptunaSearch(
             metric=["loss", "size"], mode=["min", "max"], sampler=samplers().NSGAIISampler(population_size=3)
@@ -56,7 +66,11 @@ SEARCHES = {
         metric=None,
     ),
     "random and grid": Search(lambda: BasicVariantGenerator(points_to_evaluate=[{"x": 1.0}]), GRID, 4),
-    "sobol": Search(SobolSearch, MIXED),
+    "sobol": Search(SobolSearch, MIXED, needs="scipy"),
+    "hyperopt": Search(lambda: HyperOptSearch(n_initial_points=3), HYPEROPT, needs="hyperopt"),
+    "limited hyperopt": Search(
+        lambda: ConcurrencyLimiter(HyperOptSearch(n_initial_points=3), 2), HYPEROPT, needs="hyperopt"
+    ),
     "limited tpe": Search(lambda: ConcurrencyLimiter(tpe(), 2), MIXED),
     "limited tpe in batches": Search(lambda: ConcurrencyLimiter(tpe(), 3, batch=True), MIXED),
     "repeated tpe": Search(lambda: Repeater(tpe(), repeat=2), MIXED),

@@ -47,6 +47,7 @@ def live(drivers: Drivers, root: Path, name: str, **environment: str) -> tuple[i
 def test_an_experiment_killed_every_few_events_tries_the_same_configurations(
     drivers: Drivers, storage: Path, name: str, snapshots: bool
 ) -> None:
+    pytest.importorskip(SEARCHES[name].needs)
     whole, killed = storage / "whole", storage / "killed"
     code, output = live(drivers, whole, name)
     assert code == 0, output

@@ -45,13 +45,14 @@ def test_what_does_not_come_is_waited_for_asleep() -> None:
 
 def test_after_a_long_wait_nobody_stays_awake_until_something_came_quickly_again() -> None:
     wait = BriskWait()
-    Arrival(at_look=None, asleep_s=2 * brisk.BRISK_S).wait(wait)
+    Arrival(at_look=None, asleep_s=2 * brisk.AWAKE_S).wait(wait)
     quick = Arrival(at_look=1)
     assert (quick.wait(wait), quick.looks) == ("slept", 0)
 
 
 def test_after_a_short_sleep_the_next_wait_is_awake_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brisk, "BRISK_S", 60.0)
     wait = BriskWait()
-    assert Arrival(at_look=None).wait(wait) == "slept"
+    Arrival(at_look=None, asleep_s=2 * brisk.AWAKE_S).wait(wait)
+    monkeypatch.setattr(brisk, "AWAKE_S", 60.0)
+    assert Arrival(at_look=1).wait(wait) == "slept"
     assert Arrival(at_look=1).wait(wait) == "seen"

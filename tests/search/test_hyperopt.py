@@ -2,12 +2,7 @@
 
 from __future__ import annotations
 
-import json
-import os
 import pickle
-import signal
-import subprocess
-import sys
 from pathlib import Path
 from typing import Any
 
@@ -116,46 +111,3 @@ def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any]):
 
 def test_it_is_found_by_name():
     assert isinstance(create_searcher("hyperopt", gamma=0.2, unknown=1), HyperOptSearch)
-
-
-STORY = """
-import json, os, signal, sys
-import holdfast as tune
-from holdfast.search.hyperopt import HyperOptSearch
-
-root, name = sys.argv[1:]
-
-class Accident(tune.Callback):
-    ended = 0
-    def on_trial_complete(self, iteration, trials, trial, **info):
-        self.ended += 1
-        if self.ended == 4 and os.environ["DEED"] == "die":
-            os.kill(os.getpid(), signal.SIGKILL)
-
-def train(config):
-    return {"loss": (config["x"] - 0.3) ** 2}
-
-place = tune.RunConfig(storage_path=root, name=name, verbose=0, callbacks=[Accident()])
-search = tune.TuneConfig(
-    metric="loss", mode="min", search_alg=HyperOptSearch(n_initial_points=2),
-    num_samples=8, max_concurrent_trials=1, seed=4,
-)
-if os.environ["DEED"] == "resume":
-    tuner = tune.Tuner.restore(os.path.join(root, name), train)
-else:
-    tuner = tune.Tuner(train, param_space={"x": tune.uniform(-5, 5)}, tune_config=search, run_config=place)
-print(json.dumps([result.config for result in tuner.fit()]))
-"""
-
-
-def test_an_experiment_whose_driver_was_killed_goes_on_exactly(tmp_path: Path):
-    (tmp_path / "story.py").write_text(STORY)
-
-    def play(name: str, deed: str) -> subprocess.CompletedProcess[str]:
-        command = [sys.executable, str(tmp_path / "story.py"), str(tmp_path), name]
-        return subprocess.run(command, capture_output=True, text=True, env={**os.environ, "DEED": deed})
-
-    whole = play("whole", "live")
-    assert len(json.loads(whole.stdout.splitlines()[-1])) == 8, whole.stderr
-    assert play("torn", "die").returncode == -signal.SIGKILL
-    assert play("torn", "resume").stdout.splitlines()[-1] == whole.stdout.splitlines()[-1]

@@ -12,10 +12,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 AWAKE_S = 0.0001
-"""How long to look again and again. Others that are ready to run on this CPU go first."""
-
-BRISK_S = 0.001
-"""After a wait that was longer, the next one is slept through from its beginning: at most a tenth is spent awake."""
+"""How long to look again and again; after a wait that took longer, the next one is slept through from its beginning."""
 
 T = TypeVar("T")
 
@@ -41,5 +38,5 @@ class BriskWait:
             else:
                 return found
         found = sleep()
-        self._brisk = time.monotonic() - began < BRISK_S
+        self._brisk = time.monotonic() - began < AWAKE_S
         return found

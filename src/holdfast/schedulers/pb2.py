@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from holdfast.callbacks.trial_view import TrialView
     from holdfast.schedulers.view import ExperimentView
 
-MAX_POINTS = 1000
+MAX_POINTS = 500
 """What is older is forgotten."""
 
 FITTED_POINTS = 100

@@ -7,12 +7,14 @@ that the places can stay in the shipped code: a crash test of code without its c
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 
 _name, _, _count = os.environ.get("HOLDFAST_CRASH", "").partition(":")
 _armed: str = _name
-_left: int = int(_count) if _count else 1
+_last: int = int(_count) if _count else 1
+_passages = itertools.count(1)
 
 
 def crashpoint(name: str) -> None:
@@ -21,12 +23,6 @@ def crashpoint(name: str) -> None:
     Args:
         name: The place, ``<part>.<moment>``, for example ``journal.after_write``.
     """
-    if name == _armed:
-        _count_down()
-
-
-def _count_down() -> None:
-    global _left
-    _left -= 1
-    if _left == 0:
+    # One step, because threads pass at the same time and each passage must count once.
+    if name == _armed and next(_passages) == _last:
         os.kill(os.getpid(), signal.SIGKILL)
