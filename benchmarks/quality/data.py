@@ -13,6 +13,9 @@ from operator import sub
 from pathlib import Path
 from typing import Any
 
+UNITS = 1000.0
+"""All rows of a dataset, as ``share`` counts them."""
+
 FULL = 0.999  # the share of a dataset's largest anchor that counts as all of it
 
 
@@ -45,9 +48,10 @@ class Curves:
         arm = self.arms[config["arm"]]
         if step > len(arm.sizes):
             return None
-        cost = arm.costs[step - 1]
-        metrics = {"accuracy": arm.scores[step - 1], "rows": arm.sizes[step - 1], "cost": cost}
-        return cost, {**metrics, "last": step == len(arm.sizes)}, step
+        cost, share = arm.costs[step - 1], arm.sizes[step - 1] / arm.sizes[-1]
+        shares = {"share": UNITS * share, "share of 64": 64 * share, "share of 256": 256 * share}
+        metrics = {"accuracy": arm.scores[step - 1], "cost": cost, "last": step == len(arm.sizes)}
+        return cost, {**metrics, **shares}, step
 
 
 def learning_curves(datasets: tuple[int, ...]) -> list[Curves]:
