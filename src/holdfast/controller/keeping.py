@@ -94,7 +94,8 @@ class KeeperEdge:
 
     def drain(self) -> list[ob.Observation]:
         """How jobs ended; also starts the retries that are due."""
-        self._start_due()
+        if self._later:
+            self._start_due()
         observations = (self._translate(outcome) for outcome in self._workers.drain())
         return [observation for observation in observations if observation is not None]
 
@@ -142,6 +143,6 @@ class KeeperEdge:
         heapq.heappush(self._later, (self._clock.now() + delay, self._order, self._jobs[key]))
 
     def _start_due(self) -> None:
-        now = self._clock.now() if self._later else 0.0
+        now = self._clock.now()
         while self._later and self._later[0][0] <= now:
             self._workers.submit(heapq.heappop(self._later)[2])
