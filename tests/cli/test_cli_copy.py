@@ -36,12 +36,13 @@ def test_a_copy_between_directories_has_all_that_is_the_experiments(holdfast: Ru
     (root.trial_dir(0) / ".stage-1-0123abcd").mkdir()
     (root.trial_dir(0) / ".stage-1-0123abcd" / "half").write_text("half")
     (root.path / "notes.txt").write_text("mine")
+    (root.path / "pbt_global.txt").write_text("[]\n")
     (root.path / ".holdfast" / "shipped.json").write_text("{}")
     before = files_below(root.path)
     answer = holdfast("copy", root.path, tmp_path / "new" / "copy", "--json")
     assert answer.code == 0, answer.err
     facts = json.loads(answer.out)
-    assert (facts["checkpoints"], facts["files"], facts["left"], facts["whole"]) == (5, 2, ["notes.txt"], True)
+    assert (facts["checkpoints"], facts["files"], facts["left"], facts["whole"]) == (5, 3, ["notes.txt"], True)
     assert files_below(root.path) == before
     there = files_below(tmp_path / "new" / "copy")
     assert there.pop(".holdfast/epochs/00000001.released") == b""  # nobody has to wait for a driver of the original

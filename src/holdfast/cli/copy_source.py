@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple, Protocol
 
+from holdfast.callbacks.result_files import is_of_experiment
 from holdfast.callbacks.trial_view import trial_dirname
 from holdfast.checkpoints import names
 from holdfast.checkpoints.commit import recover
@@ -52,7 +53,7 @@ class Source(Protocol):
     """Its root has the journal and all private files, wherever the rest is."""
 
     files: list[File]
-    """What is in trials' directories besides checkpoints."""
+    """What is in trials' directories besides checkpoints, and what tells of all trials."""
 
     others: list[str]
     """What is below the root and not the experiment's."""
@@ -116,6 +117,9 @@ class LocalSource:
         for entry in sorted(os.scandir(root.path), key=lambda entry: entry.name):
             if entry.name in known and entry.is_dir(follow_symlinks=False):
                 self._walk(entry.name)
+            elif is_of_experiment(entry.name) and entry.is_file(follow_symlinks=False):
+                facts = entry.stat()
+                self.files.append(File(entry.name, facts.st_size, facts.st_mtime))
             elif entry.name != PRIVATE and not entry.name.startswith((f"{PRIVATE}.", TEMP_PREFIX)):
                 self.others.append(entry.name)
 
@@ -205,6 +209,8 @@ class StoreSource:
             if folder in known and rest and is_inside(there.key):
                 if not _is_checkpoint(rest.partition("/")[0]):
                     self.files.append(File(there.key, there.size, there.modified))
+            elif is_of_experiment(there.key):
+                self.files.append(File(there.key, there.size, there.modified))
             elif folder != PRIVATE:
                 self.others.append(there.key)
 

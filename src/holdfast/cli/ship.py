@@ -11,7 +11,8 @@ import os
 import sys
 from collections.abc import Iterator
 
-from holdfast.callbacks.trial_view import ERROR_FILE, PICKLED_ERROR_FILE, trial_dirname
+from holdfast.callbacks.result_files import is_of_experiment, is_of_trial
+from holdfast.callbacks.trial_view import trial_dirname
 from holdfast.cli.output import print_json, say
 from holdfast.cli.shipped import unshipped, unshipped_text
 from holdfast.config import Environment
@@ -25,8 +26,6 @@ from holdfast.storage.store import Sending
 BATCH = 256
 FOR_EVER_S = 30 * 24 * 3600.0  # uploads take as long as they take; a store that does not answer ends them
 CLOCK_S = 1.0  # stores know whole seconds only; a file that was written since has another size
-RESULT_FILES = ("result.json", "progress.csv", "params.json", "params.pkl", ERROR_FILE, PICKLED_ERROR_FILE)
-EVENT_FILES = "events.out.tfevents."
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -82,6 +81,18 @@ def _drive(remote: Remote, *, takeover: bool) -> None:
 def _stale_files(remote: Remote, history: History) -> Iterator[Sending]:
     """Result files of the mirror that the store has not, or has in another size or from before."""
     there = {stat.key: stat for stat in remote.store.list("")}
+    for key in _result_files(history, set(there)):
+        path = history.root / key
+        facts, known = path.stat(), there.get(key)
+        if known is None or known.size != facts.st_size or known.modified + CLOCK_S < facts.st_mtime:
+            yield Sending(str(path), key)
+
+
+def _result_files(history: History, known: set[str]) -> Iterator[str]:
+    """Keys of the mirror's result files, and of other files beside them that the store knows."""
+    for name in sorted(os.listdir(history.root)):
+        if is_of_experiment(name):
+            yield name
     for trial in history.state.trials:
         folder = trial_dirname(history.info, trial)
         try:
@@ -90,9 +101,5 @@ def _stale_files(remote: Remote, history: History) -> Iterator[Sending]:
             continue
         for name in found:
             key = f"{folder}/{name}"
-            path = history.root / key
-            if not (name in RESULT_FILES or name.startswith(EVENT_FILES) or key in there) or not path.is_file():
-                continue
-            facts, known = path.stat(), there.get(key)
-            if known is None or known.size != facts.st_size or known.modified + CLOCK_S < facts.st_mtime:
-                yield Sending(str(path), key)
+            if (is_of_trial(name) or key in known) and (history.root / key).is_file():
+                yield key

@@ -14,6 +14,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable
 
+from holdfast.callbacks.result_files import is_of_experiment, is_of_trial
 from holdfast.checkpoints import names
 from holdfast.errors import StorageError, StoreDeniedError, StoreUnreachableError
 from holdfast.storage.store import Sending, Store
@@ -26,8 +27,6 @@ LOOK_S = 1.0
 SENT = ".holdfast/files-sent"
 """In the mirror; its time says when everything that had been written before was in the store."""
 
-RESULT_FILES = ("result.json", "progress.csv", "params.json", "params.pkl", "error.txt", "error.pkl")
-RESULT_PREFIX = "events.out.tfevents."
 CLOCK_STEP_S = 0.05  # times of files are those of the kernel's last tick
 _MARGIN_S = 2.0  # between the writing of a file and being told of it
 
@@ -168,10 +167,11 @@ class FileSync:
             since = os.stat(os.path.join(self._root, SENT)).st_mtime - _MARGIN_S
         except OSError:
             since = 0.0
+        places = [(self._root, is_of_experiment), *((directory, is_of_trial) for directory in self._trial_dirs())]
         found = []
-        for directory in self._trial_dirs():
+        for directory, is_ours in places:
             with contextlib.suppress(OSError), os.scandir(directory) as files:
-                found += [file.path for file in files if _is_result(file.name) and file.stat().st_mtime >= since]
+                found += [file.path for file in files if is_ours(file.name) and file.stat().st_mtime >= since]
         return found
 
     def _trial_dirs(self) -> list[str]:
@@ -221,7 +221,3 @@ def files_since(root: str | os.PathLike[str], began: float) -> Iterable[str]:
             with contextlib.suppress(OSError):
                 if not name.startswith(".") and os.lstat(path).st_mtime >= began - CLOCK_STEP_S:
                     yield path
-
-
-def _is_result(name: str) -> bool:
-    return name in RESULT_FILES or name.startswith(RESULT_PREFIX)
