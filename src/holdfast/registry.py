@@ -131,7 +131,7 @@ def _look_up(kind: str, name: str, table: Mapping[str, Any], register: str) -> A
     known = ", ".join(repr(key) for key in sorted(table)) or "none"
     raise InvalidInputError(
         f"Unknown {kind}: {name!r}. Registered in this process: {known}. "
-        f"Call {register}({name!r}, ...) before, in this process too when restoring."
+        f"Call {register}({name!r}, ...) before, in this process."
     )
 
 

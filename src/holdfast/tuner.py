@@ -84,7 +84,16 @@ class Tuner:
         self._restored = False
         existing = _existing(run_config)
         if existing is not None:
-            self._open(load_experiment(existing, trainable, param_space, run_config.storage_filesystem))
+            self._open(
+                load_experiment(
+                    existing,
+                    trainable,
+                    param_space,
+                    run_config.storage_filesystem,
+                    tune_config=tune_config,
+                    run_config=run_config,
+                )
+            )
         else:
             self._experiment = create_experiment(trainable, param_space, tune_config, run_config, self._environment)
 
@@ -156,6 +165,8 @@ class Tuner:
         *,
         takeover: bool = False,
         sync_config: SyncConfig | None = None,
+        tune_config: TuneConfig | None = None,
+        run_config: RunConfig | None = None,
         overwrite_trainable: Any = None,
     ) -> Tuner:
         """Open an experiment to continue it, wherever its root is now.
@@ -170,6 +181,9 @@ class Tuner:
             storage_filesystem: The pyarrow or fsspec file system in which ``path`` is a path.
             sync_config: With the syncer that copied the experiment to ``path``, to bring it here first.
             takeover: Take the experiment from a driver that is still alive; that one stops at its next write.
+            tune_config: With the same scheduler or searcher again, to correct code of yours in it.
+            run_config: With the same stop rule or callbacks again, for the same reason; and with another ``verbose``,
+                ``progress_reporter`` or ``engine`` for this run. What else differs is ignored, with a warning.
             overwrite_trainable: Older spelling of ``trainable``.
 
         Raises:
@@ -182,6 +196,8 @@ class Tuner:
             )
             trainable = trainable if trainable is not None else overwrite_trainable
         _check_path("restore", path)
+        for name, given, kind in (("tune_config", tune_config, TuneConfig), ("run_config", run_config, RunConfig)):
+            _checked(given, kind, name)
         tuner: Tuner = object.__new__(cls)  # type: ignore[arg-type]
         tuner._environment = Environment.read()
         tuner._outcome = None
@@ -191,7 +207,9 @@ class Tuner:
             unfinished="resume" if resume_unfinished else "skip",  # type: ignore[arg-type]
             errored=errored,  # type: ignore[arg-type]
         )
-        tuner._open(load_experiment(path, trainable, param_space, storage_filesystem, sync_config))
+        tuner._open(
+            load_experiment(path, trainable, param_space, storage_filesystem, sync_config, tune_config, run_config)
+        )
         return tuner
 
     @classmethod

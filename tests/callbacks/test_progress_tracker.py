@@ -10,6 +10,7 @@ from progress_world import World, boom
 from holdfast.callbacks import progress_tracker as tracking
 from holdfast.callbacks.progress_facts import DisplayOptions
 from holdfast.callbacks.progress_tracker import Leaderboard, ProgressTracker, failure_key, metric_value
+from holdfast.callbacks.progress_words import never_started_lines
 from holdfast.core import events as ev
 from holdfast.core.state import Status
 
@@ -297,3 +298,15 @@ def test_automatic_counters_can_be_the_metric() -> None:
     best = tracker.view(world.state, world.facts, OPTIONS, world.at).best
     assert best is not None
     assert best.value == 2.0
+
+
+def test_trials_that_ended_before_they_began_are_told_apart() -> None:
+    world = World()
+    assert never_started_lines(world.state) == []
+    world.finish(world.launch())
+    waiting = [world.create(), world.create()]
+    world.add(ev.SearchEnded(world.at, "stop: time_budget_s=1"))
+    assert never_started_lines(world.state) == []
+    for n in waiting:
+        world.finish(n)
+    assert never_started_lines(world.state) == ["Of these, 2 trials had not started."]

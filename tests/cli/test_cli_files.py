@@ -193,6 +193,8 @@ def test_list_trials_sorts_filters_and_limits(path: Path, holdfast: Callable[...
     assert [line.split() for line in lines[2:]] == [["abcde_00002", "4"], ["abcde_00003", "2"]]
     only = holdfast("list-trials", path, "--filter", "status == ERROR", "--columns", "trial_id").out.splitlines()
     assert only[2:] == ["abcde_00001"]
+    twice = holdfast("list-trials", path, "--columns", "trial_id,loss", "--result-columns", "loss").out.splitlines()[0]
+    assert twice.split() == ["trial_id", "loss"]
     default = holdfast("list-trials", path, "--result-columns", "loss").out.splitlines()[0]
     assert default.split() == ["trial_id", "status", "training_iteration", "time_total_s", "experiment_tag"] + [
         "config/lr",

@@ -174,6 +174,19 @@ def test_the_story_of_an_exploit_names_the_donor(tmp_path: Path, holdfast: Calla
     assert any("from checkpoint_000000 of abcde_00001 (iteration 1)" in line for line in told)
 
 
+def test_a_checkpoint_that_only_was_written_has_somebody_who_wrote_it(
+    tmp_path: Path, holdfast: Callable[..., Any]
+) -> None:
+    root = RootWriter(tmp_path / "exp").open()
+    root.create({})
+    root.start(0)
+    root.report(0, {"loss": 1.0})
+    root.add(ev.Noted(root.tick(), 0, "an interlude"))
+    root.add(ev.CheckpointStaged(root.tick(), 0, 1, 0, ".sealed-0", 10, 1))
+    told = sentences(holdfast("show", root.finish().path, "0", "--story").out)
+    assert "It wrote checkpoint_000000, not committed yet." in told
+
+
 def test_the_story_of_the_experiment_counts_the_ordinary_and_names_the_rest(
     path: Path, holdfast: Callable[..., Any]
 ) -> None:

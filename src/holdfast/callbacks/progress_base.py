@@ -13,7 +13,7 @@ from typing import TextIO
 
 from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, Outcome, ProgressView, RunSummary
 from holdfast.callbacks.progress_tracker import ProgressTracker, make_row
-from holdfast.callbacks.progress_words import ended_text, metrics_text, next_line, one_line
+from holdfast.callbacks.progress_words import ended_text, metrics_text, next_line, one_line, plural
 from holdfast.core import events as ev
 from holdfast.core.state import State, Status
 
@@ -141,11 +141,11 @@ class SilentDisplay(Display):
             ended = "was interrupted" if summary.outcome == Outcome.INTERRUPTED else "ended with an error"
             unfinished = sum(state.counts[status] for status in Status.ALL if status not in Status.FINAL)
             logger.warning(
-                "%s %s%s; %d trials are unfinished. %s",
+                "%s %s%s; unfinished: %s. %s",
                 one_line(facts.name, 80),
                 ended,
                 f" ({reason})" if reason else "",
-                unfinished,
+                plural(unfinished, "trial"),
                 next_line(facts, summary),
             )
 

@@ -289,11 +289,19 @@ def outcome_line(view: ProgressView, facts: ExperimentFacts, summary: RunSummary
     return f"{name} ended with an error{why}. {counts} {details}; everything that was reported is kept."
 
 
+def never_started_lines(state: State) -> list[str]:
+    """Trials that ended with the experiment before they had begun: they count as done, but nobody has done anything."""
+    if not state.stopping:
+        return []
+    count = sum(trial.status == Status.TERMINATED and not trial.attempt for trial in state.trials)
+    return [f"Of these, {plural(count, 'trial')} had not started."] if count else []
+
+
 def closing_lines(
     view: ProgressView, state: State, facts: ExperimentFacts, summary: RunSummary, unshown: int = 0
 ) -> list[str]:
     """The end of an experiment in at most ``CLOSING_LINES`` lines: what happened, what failed, what to type next."""
-    lines = [outcome_line(view, facts, summary)]
+    lines = [outcome_line(view, facts, summary), *never_started_lines(state)]
     if view.best is not None:
         lines.append(f"Best: {best_text(view.best)}")
     if view.failures:

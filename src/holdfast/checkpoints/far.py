@@ -20,10 +20,8 @@ from holdfast.checkpoints.reader import quick_check
 from holdfast.checkpoints.remote import fetch
 from holdfast.checkpoints.tree import remove_quietly
 from holdfast.errors import CheckpointDamagedError, InvalidInputError, ObjectMissingError, StorageError
-from holdfast.storage.address import Address, check_filesystem, is_remote, parse
+from holdfast.storage.address import LOCAL, is_remote, parse, type_of, within
 from holdfast.storage.store import Fetching, Store
-
-LOCAL = "local"
 
 
 class StoreFilesystem:
@@ -49,22 +47,12 @@ def is_far(path: str, filesystem: Any) -> bool:
     return is_remote(path)
 
 
-def type_of(filesystem: Any) -> str:
-    """What kind of file system an object stands for."""
-    kind = getattr(filesystem, "type_name", None) or getattr(filesystem, "protocol", None)
-    if isinstance(kind, tuple | list):
-        kind = kind[0]
-    return LOCAL if kind == "file" else str(kind or type(filesystem).__name__)
-
-
 class FarPlace:
     """Where a checkpoint is in a store."""
 
     def __init__(self, path: str, filesystem: Any = None) -> None:
         own = isinstance(filesystem, StoreFilesystem) or filesystem is None
-        if not own:
-            check_filesystem(filesystem)
-        whole = parse(path) if own else Address(scheme="fs", bucket="", path=path.strip("/"))
+        whole = parse(path) if own else within(filesystem, path)
         parent, _, self.key = whole.path.rpartition("/")
         if not self.key:
             raise InvalidInputError(f"Checkpoint({path!r}): a checkpoint needs a name below its bucket.")

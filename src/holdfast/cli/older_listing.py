@@ -60,9 +60,10 @@ def _columns(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> list[
     """The columns of a listing of trials: those asked for, else a few and the metrics that trials reported."""
     more = _split(arguments.result_columns)
     if arguments.columns:
-        return [*_split(arguments.columns), *more]
+        return list(dict.fromkeys([*_split(arguments.columns), *more]))
     known = dict.fromkeys(key for row in rows for key in row)
-    return [key for key in _TRIAL_COLUMNS if key in known] + [key for key in known if key.startswith("config/")] + more
+    usual = [key for key in _TRIAL_COLUMNS if key in known] + [key for key in known if key.startswith("config/")]
+    return list(dict.fromkeys([*usual, *more]))
 
 
 def _trial_rows(path: str) -> list[dict[str, Any]]:

@@ -16,6 +16,7 @@ from holdfast.callbacks.progress_words import (
     failure_count,
     failure_text,
     lag_text,
+    never_started_lines,
     one_line,
     plural,
     rough_duration,
@@ -67,6 +68,7 @@ def status_lines(history: History, now: float) -> list[str]:
     """The status for people."""
     view = overview(history, now, rows=MAX_ROWS)
     lines = [_headline(history, view, now), f"  {history.shown}", f"  {_trials_text(view)}"]
+    lines += [f"  {line}" for line in never_started_lines(history.state)]
     if view.best is not None:
         lines.append(f"  best: {best_text(view.best)}")
     if history.lost:

@@ -64,7 +64,7 @@ class _Run:
         if self.saved:
             parts.append(f"{'saved' if parts else 'It saved'} {checkpoints(self.saved)}")
         if self.open:
-            parts.append(f"wrote {checkpoints(self.open)}, not committed yet")
+            parts.append(f"{'wrote' if parts else 'It wrote'} {checkpoints(self.open)}, not committed yet")
         if self.dropped:
             parts.append(f"{plural(self.dropped, 'checkpoint')} no longer needed by CheckpointConfig went")
         return ", ".join(parts)

@@ -182,7 +182,7 @@ class RunConfig(Settings):
     """When the disk is synced: "group" at most 0.5 s late, in batches; "sync" before ``report()`` returns."""
 
     engine: LocalEngine | str | None = field(default=None, kw_only=True)
-    """What runs trials: a LocalEngine, "local" or "ray"; None takes Ray if it is initialised, else local."""
+    """What runs trials: a LocalEngine; None and "local" are one with its defaults."""
 
     @property
     def log_files(self) -> tuple[str, str] | None:

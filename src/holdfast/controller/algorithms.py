@@ -58,7 +58,7 @@ def make_scheduler(config: TuneConfig, seed: int) -> TrialScheduler:
             "an object of a class derived from tune.schedulers.TrialScheduler."
         )
     scheduler: TrialScheduler = _copied(given)
-    if not scheduler.set_search_properties(config.metric, config.mode, seed=seed):
+    if not scheduler.set_search_properties(config.metric, config.mode, seed=seed, num_samples=config.num_samples):
         raise InvalidInputError(
             f"TuneConfig has metric={config.metric!r} and mode={config.mode!r}, but {type(scheduler).__name__} was "
             f"already instantiated with metric={scheduler.metric!r} and mode={scheduler.mode!r}. Give them in one "

@@ -14,6 +14,7 @@ from typing import Any
 from holdfast._version import __version__
 from holdfast.config import CheckpointConfig, Environment, RunConfig, SyncConfig, TuneConfig
 from holdfast.controller.algorithms import check_algorithms
+from holdfast.controller.given_again import take_again
 from holdfast.controller.remote import Remote, mirror_root, open_root, remote_of
 from holdfast.controller.spec import Root, Spec, read_pickle, read_spec, sole_use, write_spec
 from holdfast.core.retention import Retention
@@ -340,6 +341,8 @@ def load_experiment(
     param_space: Any = None,
     filesystem: Any = None,
     sync_config: SyncConfig | None = None,
+    tune_config: TuneConfig | None = None,
+    run_config: RunConfig | None = None,
 ) -> Experiment:
     """The experiment at ``path``, with the user's objects as stored or as given again."""
     if sync_config is not None:
@@ -354,6 +357,10 @@ def load_experiment(
     replacements: dict[Path, bytes] = {}
     if sync_config is not None:  # a syncer of another machine need not work on this one
         settings.run_config._set("sync_config", sync_config)
+        replacements[root.settings_file] = dump_settings(settings)
+    if take_again((settings.tune_config, tune_config), (settings.run_config, run_config)):
+        resolve_stopper(settings.run_config.stop)
+        check_algorithms(settings.tune_config, settings.space, spec.seed)
         replacements[root.settings_file] = dump_settings(settings)
     if trainable is not None:
         replacements[root.trainable_file] = dump_trainable(function)

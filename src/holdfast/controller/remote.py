@@ -15,7 +15,7 @@ from typing import Any
 from holdfast.config import Environment
 from holdfast.controller.spec import PRIVATE, Root
 from holdfast.errors import ExperimentNotFoundError, InvalidInputError, StorageError
-from holdfast.storage.address import Address, check_filesystem, is_remote, parse
+from holdfast.storage.address import Address, is_remote, parse, within
 from holdfast.storage.local import write_atomic
 from holdfast.storage.probe import probe
 from holdfast.storage.store import Sending, Store, create_once
@@ -116,8 +116,7 @@ def remote_of(path: str | os.PathLike[str], filesystem: Any = None) -> Remote | 
                 f"{text!r} with storage_filesystem={filesystem!r}: give the path inside that file system, without a "
                 "scheme."
             )
-        check_filesystem(filesystem)
-        return Remote(Address(scheme="fs", bucket="", path=text.strip("/")), filesystem)
+        return Remote(within(filesystem, text), filesystem)
     return Remote(parse(path)) if is_remote(path) else None
 
 

@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.callbacks.rows import ResultBuilder, known_objects, rows_from_events
 from holdfast.callbacks.trial_view import ExperimentInfo, TrialView, place_of, shown_root, trial_dirname, trial_name
-from holdfast.checkpoints.far import LOCAL, type_of
 from holdfast.controller.opening import Opened, open_state
 from holdfast.controller.remote import mirror_root, open_root, remote_of
 from holdfast.controller.spec import Root, Spec, read_spec
@@ -27,7 +26,7 @@ from holdfast.errors import FencedError
 from holdfast.journal.epoch import Holder, holder
 from holdfast.journal.reader import Position, read_journal
 from holdfast.space.tree import copy_tree
-from holdfast.storage.address import parse
+from holdfast.storage.address import LOCAL, parse, type_of
 
 if TYPE_CHECKING:
     from holdfast.journal.hydrate import Hydrated

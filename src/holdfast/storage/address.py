@@ -37,6 +37,9 @@ _OPTIONS = {
     "account": "account",
     "account_name": "account",
 }
+LOCAL = "local"
+"""How file systems of this machine call themselves; those of fsspec say "file"."""
+
 _SWITCHES = frozenset({"allow_http", "path_style", "anonymous"})
 _TRUE = frozenset({"true", "1", "yes", "on", ""})
 _FALSE = frozenset({"false", "0", "no", "off"})
@@ -48,7 +51,7 @@ class Address(msgspec.Struct, frozen=True):
     Attributes:
         scheme: ``"s3"``, ``"gs"``, ``"az"`` or ``"file"``, whichever way the URL spelled it.
         bucket: The bucket or container; empty for a local directory.
-        path: What stands before every key, without slashes around it; an absolute path for a local directory.
+        path: What stands before every key, without slashes around it; an absolute path for a directory of this machine.
         options: What stood behind ``?``, as (name, value) in order of names.
     """
 
@@ -67,7 +70,7 @@ class Address(msgspec.Struct, frozen=True):
         """The address without its options, for messages."""
         if self.is_local:
             return self.path
-        return f"{self.scheme}://{self.bucket}/{self.path}".rstrip("/")
+        return f"{self.scheme}://{self.bucket}/{self.path.lstrip('/')}".rstrip("/")
 
     @property
     def endpoint(self) -> str:
@@ -95,7 +98,7 @@ class Address(msgspec.Struct, frozen=True):
         if ".." in parts or "." in parts:
             raise InvalidInputError(f"{name!r} cannot be a name below {self.url}: '.' and '..' are not allowed.")
         joined = "/".join([self.path.rstrip("/"), *parts])
-        return msgspec.structs.replace(self, path=joined if self.is_local else joined.strip("/"))
+        return msgspec.structs.replace(self, path=joined if self.path.startswith("/") else joined.strip("/"))
 
     def __str__(self) -> str:
         query = "&".join(f"{name}={quote(value, safe=':/')}" for name, value in self.options)
@@ -121,6 +124,26 @@ def check_filesystem(filesystem: Any) -> None:
             f"storage_filesystem={filesystem!r} is neither a pyarrow.fs.FileSystem nor an fsspec file system. For S3, "
             f"Google Cloud Storage and Azure none is needed: storage_path='s3://bucket/path'."
         )
+
+
+def within(filesystem: Any, path: str) -> Address:
+    """A place in a file system of the user's.
+
+    Raises:
+        InvalidInputError: It is no file system.
+    """
+    check_filesystem(filesystem)
+    # The agent that uses it has another working directory than the user's script.
+    inside = os.path.abspath(path) if type_of(filesystem) == LOCAL else path.strip("/")
+    return Address(scheme="fs", bucket="", path=inside)
+
+
+def type_of(filesystem: Any) -> str:
+    """What kind of file system an object stands for."""
+    kind = getattr(filesystem, "type_name", None) or getattr(filesystem, "protocol", None)
+    if isinstance(kind, tuple | list):
+        kind = kind[0]
+    return LOCAL if kind == "file" else str(kind or type(filesystem).__name__)
 
 
 def parse(path: str | os.PathLike[str]) -> Address:
