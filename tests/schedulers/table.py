@@ -23,7 +23,7 @@ from __future__ import annotations
 import heapq
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -330,7 +330,7 @@ def new_desk(make_scheduler: Maker, population: Population) -> SchedulerDesk:
     scheduler = make_scheduler()
     scheduler.set_search_properties("score", population.mode, seed=population.seed)
     scheduler.check_ready()
-    return _Desk(scheduler, INFO, ResultBuilder(INFO))
+    return _Desk(scheduler, replace(INFO, is_class=population.is_class), ResultBuilder(INFO))
 
 
 def rules_of(population: Population) -> Rules:

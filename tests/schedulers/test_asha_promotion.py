@@ -146,6 +146,12 @@ def test_a_searcher_that_waits_for_results_gets_them():
     assert any(trial.reason == "it made room for a new trial" for trial in table.state.trials)
 
 
+def test_a_time_that_results_lack_is_warned_of_once():
+    with pytest.warns(UserWarning, match="time_attr='epoch'") as warned:
+        play(promotion(time_attr="epoch"), Population([flat(n) for n in range(3)]))
+    assert len(warned) == 1
+
+
 # --- brackets and arguments
 
 

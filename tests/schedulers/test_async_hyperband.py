@@ -41,12 +41,17 @@ def verdicts(table: Table, n: int) -> list[str]:
         ({"max_t": 10, "reduction_factor": 2}, [[8, 4, 2, 1]]),
         ({"max_t": 8, "grace_period": 2, "reduction_factor": 2}, [[8, 4, 2]]),
         ({"max_t": 81, "reduction_factor": 3, "brackets": 3}, [[81, 27, 9, 3, 1], [81, 27, 9, 3], [81, 27, 9]]),
-        ({"max_t": 3, "reduction_factor": 2, "brackets": 4}, [[2, 1], [2], [], []]),
     ],
 )
 def test_rungs_are_where_they_should_be(arguments, rungs):
     scheduler = ASHAScheduler(**arguments)
     assert [[rung.milestone for rung in bracket] for bracket in scheduler.rungs] == rungs
+
+
+def test_brackets_without_a_rung_are_warned_of():
+    with pytest.warns(UserWarning, match=r"brackets=4.* only 2 brackets have a rung.*Give brackets=2 or less"):
+        scheduler = ASHAScheduler(max_t=3, reduction_factor=2, brackets=4)
+    assert [[rung.milestone for rung in bracket] for bracket in scheduler.rungs] == [[2, 1], [2], [], []]
 
 
 def test_the_last_rung_is_not_lost_to_rounding():
@@ -63,6 +68,10 @@ def test_the_last_rung_is_not_lost_to_rounding():
         ({"max_t": 5, "grace_period": 6}, "at most max_t=5"),
         ({"reduction_factor": 1}, "reduction_factor=1"),
         ({"brackets": 0}, "brackets=0"),
+        ({"brackets": 1.5}, r"brackets=1\.5"),
+        ({"max_t": "9"}, "max_t='9' must be a number"),
+        ({"grace_period": None}, "grace_period=None must be a number"),
+        ({"reduction_factor": [4]}, r"reduction_factor=\[4\] must be a number"),
         ({"mode": "best"}, r"\['min', 'max'\]"),
     ],
 )
@@ -134,7 +143,9 @@ def test_what_cannot_be_compared_passes_and_stops_nobody():
 
 def test_a_result_without_metric_or_time_does_not_count():
     scripts = [Script([ABSENT, 5]), Script([9, 9]), Script([8, 9], extra={"epoch": "one"})]
-    table = play(asha(time_attr="epoch"), Population(scripts, slots=1))
+    with pytest.warns(UserWarning, match=r"time_attr='epoch'.* has: 'score', 'training_iteration'") as warned:
+        table = play(asha(time_attr="epoch"), Population(scripts, slots=1))
+    assert len(warned) == 1
     assert all(not rung.seen for rung in table.scheduler.rungs[0])
     table = play(asha(max_t=4, reduction_factor=2), Population(scripts, slots=1))
     high, second, first = table.scheduler.rungs[0]

@@ -45,7 +45,8 @@ def test_budgets_may_be_counted_in_something_else():
     assert seconds.rows(0) == 3
     epochs = play(lambda: DEHBScheduler("epochs"), Population([with_budget(5, extra={"epochs": math.nan})]))
     assert epochs.rows(0) == 9
-    absent = play(lambda: DEHBScheduler("epochs"), Population([with_budget(5)]))
+    with pytest.warns(UserWarning, match=r"DEHBScheduler does not judge results without .* time_attr='epochs'"):
+        absent = play(lambda: DEHBScheduler("epochs"), Population([with_budget(5)]))
     assert absent.rows(0) == 9
 
 

@@ -215,7 +215,8 @@ def test_a_trial_that_jumps_past_the_end_ends_there():
 
 
 def test_results_without_the_time_are_not_judged():
-    table = play(lambda: HyperBandScheduler(time_attr="epoch", max_t=10), population(8))
+    with pytest.warns(UserWarning, match="HyperBandScheduler does not judge results .* time_attr='epoch'"):
+        table = play(lambda: HyperBandScheduler(time_attr="epoch", max_t=10), population(8))
     assert reached(table) == {20: 8}
 
 
@@ -345,6 +346,8 @@ def test_its_memory_is_kept_in_a_file(tmp_path):
         ({"max_t": 0}, "max_t"),
         ({"max_t": math.inf}, "max_t"),
         ({"reduction_factor": 1}, "reduction_factor"),
+        ({"max_t": "81"}, "max_t='81' must be a number"),
+        ({"reduction_factor": None}, "reduction_factor=None must be a number"),
     ],
 )
 def test_arguments_that_make_no_sense_are_refused(arguments, words):

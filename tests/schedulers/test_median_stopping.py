@@ -101,7 +101,8 @@ def test_results_without_a_number_are_not_judged(nothing):
 
 
 def test_results_without_the_time_are_not_judged():
-    table = play(lambda: by_steps(time_attr="epoch"), first_three([0] * 3))
+    with pytest.warns(UserWarning, match="MedianStoppingRule does not judge results .* time_attr='epoch'"):
+        table = play(lambda: by_steps(time_attr="epoch"), first_three([0] * 3))
     assert verdicts(table, 3) == [""] * 3
 
 
@@ -316,6 +317,12 @@ def test_its_memory_is_kept_in_a_file(tmp_path):
 
 
 # --- arguments
+
+
+@pytest.mark.parametrize("name", ["grace_period", "min_samples_required", "min_time_slice"])
+def test_arguments_that_are_no_numbers_are_refused(name):
+    with pytest.raises(InvalidInputError, match=f"{name}='3' must be a number"):
+        MedianStoppingRule(**{name: "3"})
 
 
 def test_a_mode_that_makes_no_sense_is_refused():

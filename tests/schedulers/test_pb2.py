@@ -169,7 +169,7 @@ def test_only_the_most_recent_points_are_remembered():
 
 @pytest.mark.parametrize("synch", [False, True])
 def test_a_scheduler_that_was_rebuilt_goes_on_as_before(synch):
-    scripts = gaining(best=8.0, steps=4)[:3]
+    scripts = gaining(best=8.0, steps=4)
     table = assert_exact_resume(lambda: pb2(synch=synch), Population(scripts, slots=2), prefixes=range(1, 200, 4))
     assert len(set(chosen(table))) > 1
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -27,7 +28,7 @@ from holdfast.core.retention import Retention
 from holdfast.core.state import State, Stored
 from holdfast.core.transitions import apply
 from holdfast.errors import InvalidInputError, NoResultError, TuneError
-from holdfast.schedulers import PopulationBasedTraining, create_scheduler
+from holdfast.schedulers import PB2, PopulationBasedTraining, ResourceChangingScheduler, create_scheduler
 from holdfast.schedulers.pbt import quantile_size
 from holdfast.search import Searcher
 
@@ -68,6 +69,12 @@ def test_quantiles_have_the_promised_size(count, fraction, size):
         ({"perturbation_interval": 0}, ValueError, "perturbation_interval"),
         ({"resample_probability": 2}, ValueError, "resample_probability"),
         ({"perturbation_factors": ()}, ValueError, "perturbation_factors"),
+        ({"perturbation_factors": 1.2}, ValueError, "perturbation_factors"),
+        ({"perturbation_factors": (1.2, 0)}, ValueError, "perturbation_factors"),
+        ({"perturbation_factors": ("a", "b")}, ValueError, "perturbation_factors"),
+        ({"perturbation_interval": "4"}, InvalidInputError, "perturbation_interval='4'"),
+        ({"burn_in_period": -1}, InvalidInputError, "burn_in_period"),
+        ({"custom_explore_fn": {"x": 1}}, InvalidInputError, "custom_explore_fn"),
         ({"mode": "best"}, ValueError, r"\['min', 'max'\]"),
     ],
 )
@@ -94,6 +101,16 @@ def test_it_does_not_work_with_a_searcher():
     config = tune.TuneConfig(metric="score", mode="max", scheduler=pbt(), search_alg=Mine())
     with pytest.raises(InvalidInputError, match="Search algorithms cannot be used with PopulationBasedTraining"):
         check_algorithms(config, {}, 1)
+
+
+@pytest.mark.parametrize(
+    "scheduler", [pbt(), PB2(hyperparam_bounds={"x": [0, 1]}), ResourceChangingScheduler(pbt())], ids=type
+)
+def test_a_population_needs_a_size(scheduler):
+    config = tune.TuneConfig(metric="score", mode="max", scheduler=scheduler, num_samples=-1)
+    with pytest.raises(InvalidInputError, match=r"num_samples=-1 .*TuneConfig\(num_samples=8\)"):
+        check_algorithms(config, {}, 1)
+    check_algorithms(replace(config, num_samples=2), {}, 1)
 
 
 # --- copies
@@ -143,6 +160,7 @@ def test_nobody_copies_what_has_no_checkpoint(caplog):
         table = play(pbt, Population(scripts(0.1, 0.9, saves_every=0), slots=2))
     assert copies(table) == []
     assert "none of [scripted_t1] has a committed checkpoint" in caplog.text
+    assert sum("compares trials that save no checkpoints" in record.message for record in caplog.records) == 1
 
 
 def test_a_score_that_cannot_be_compared_takes_no_part():
@@ -217,6 +235,25 @@ def test_trials_take_turns_if_they_do_not_all_fit():
     assert {e.why for e in table.reports() if e.verdict} == {"PopulationBasedTraining: lets others train"}
 
 
+def test_a_function_that_has_saved_nothing_is_not_made_to_begin_again(caplog):
+    trials = scripts(0.1, 0.2, 0.3, steps=6, saves_every=0)
+    table = play(lambda: pbt(quantile_fraction=0), Population(trials, slots=1))
+    assert len(table.reports()) == 18
+    assert "compares trials that save no checkpoints" in caplog.text
+    caplog.clear()
+    saved = play(lambda: pbt(quantile_fraction=0), Population(trials, slots=1, is_class=True))
+    assert len(saved.reports()) == 18
+    assert len(saved.events(ev.TrialPaused)) == 9
+    assert not caplog.records
+
+
+def test_a_function_that_saves_when_it_is_compared_takes_turns():
+    trials = scripts(0.1, 0.2, steps=6, saves_every=2)
+    table = play(lambda: pbt(quantile_fraction=0), Population(trials, slots=1))
+    assert table.events(ev.TrialPaused)
+    assert len(table.reports()) == 12
+
+
 def test_trials_that_all_fit_are_not_paused():
     table = play(lambda: pbt(quantile_fraction=0), Population(scripts(0.1, 0.2, steps=6), slots=2))
     assert table.events(ev.TrialPaused) == []
@@ -233,7 +270,7 @@ def test_a_copy_that_has_saved_nothing_is_not_copied():
     """It would hand on the checkpoint that it was given, and the one it came from would be set back for ever."""
     never_saves = Script([9, 9, 9, 9, 9, 9, 9, -1], saves_every=0, config={"x": 2})
     declines = Script([1 - step / 100 for step in range(12)], config={"x": 2})
-    table = play(pbt, Population([never_saves, declines], slots=1))
+    table = play(pbt, Population([never_saves, declines], slots=2))
     assert table.statuses() == ["TERMINATED", "TERMINATED"]
     assert set(copies(table)) == {(0, 1)}
 

@@ -124,3 +124,8 @@ def test_a_replay_that_was_rebuilt_goes_on_as_before(policy):
 
 def test_replays_of_random_trials_come_to_an_end(policy):
     assert_never_hangs(lambda: PopulationBasedTrainingReplay(str(policy)), range(100), max_trials=1)
+
+
+def test_without_a_policy_it_cannot_be_made_by_name() -> None:
+    with pytest.raises(InvalidInputError, match=r"create_scheduler\('pbt_replay', policy_file=\.\.\.\)"):
+        create_scheduler("pbt_replay")

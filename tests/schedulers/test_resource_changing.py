@@ -226,6 +226,14 @@ def test_a_function_that_returns_nonsense_is_named():
         play(lambda: ResourceChangingScheduler(None, always(3)), Population([Script([1])], is_class=True))
 
 
+def test_a_function_that_raises_is_named():
+    def greedy(view: Any, trial: Any, result: dict[str, Any], scheduler: Any) -> None:
+        raise KeyError("gpus")
+
+    with pytest.raises(InvalidInputError, match=r"resources_allocation_function .*greedy raised KeyError .*'gpus'"):
+        play(lambda: ResourceChangingScheduler(None, greedy), Population([Script([1])], is_class=True))
+
+
 def test_more_than_there_is_is_not_given():
     make = lambda: ResourceChangingScheduler(None, always({"cpu": 99}))  # noqa: E731
     with pytest.warns(UserWarning, match=r"wants \{'CPU': 99.0\}"):

@@ -78,7 +78,17 @@ def test_the_same_point_again_and_again_ends_the_search(skip: bool, trials: int)
     case = Case(Stubborn, "bayes_opt", "bayesopt", {"random_search_steps": 0, "patience": 3, "skip_duplicate": skip})
     desk = case.desk()
     run(desk, trials)
-    assert isinstance(desk.hear(Asked(1))[0], Ended)
+    with pytest.warns(UserWarning, match=f"ended the search by itself after {trials} suggestions"):
+        assert isinstance(desk.hear(Asked(1))[0], Ended)
+
+
+def test_points_of_a_narrow_range_are_not_the_same_one():
+    desk = Case(BayesOptSearch, "bayes_opt", "bayesopt").desk({"lr": tune.uniform(1e-7, 4e-6)})
+    found = []
+    for n in range(12):
+        found.append(ask(desk)["lr"])
+        desk.hear(Completed(trial_name(n), {"loss": (found[-1] * 1e6 - 2) ** 2}, False))
+    assert len(set(found)) == 12
 
 
 def test_a_duplicate_waits_while_other_trials_may_change_its_mind():

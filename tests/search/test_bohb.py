@@ -167,6 +167,11 @@ def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any]):
         TuneBOHB(**wrong)
 
 
+def test_a_wrong_seed_is_named():
+    with pytest.raises(InvalidInputError, match=r"^seed must not be negative, got -1"):
+        TuneBOHB(seed=-1)
+
+
 def test_it_is_found_by_name_and_cannot_be_told_of_points_without_budget():
     search = create_searcher("bohb", seed=1)
     assert isinstance(search, TuneBOHB)

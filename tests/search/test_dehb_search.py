@@ -24,7 +24,7 @@ from holdfast import (
     sample_from,
     uniform,
 )
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, UsageError
 from holdfast.schedulers.dehb import BUDGET_KEY
 from holdfast.search import create_searcher
 from holdfast.search.dehb import DEHBSearch, bracket_of, budgets, share_of
@@ -86,6 +86,12 @@ def test_budgets_go_down_from_the_largest_one():
 def test_budgets_that_cannot_be_are_refused(settings, name):
     with pytest.raises(InvalidInputError, match=name):
         made(**settings)
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, -1])
+def test_seeds_that_are_none_are_refused(seed):
+    with pytest.raises(UsageError, match=r"^seed must"):
+        DEHBSearch(seed=seed)
 
 
 def test_brackets_are_those_of_hyperband():

@@ -12,7 +12,7 @@ from search_world import MODEL, trial_name
 from searcher_contract import Case, ask, every_check, keep, run
 
 import holdfast as tune
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, UsageError
 from holdfast.search import create_searcher
 from holdfast.search.desk import Completed
 from holdfast.search.hyperopt import HyperOptSearch
@@ -107,6 +107,12 @@ def test_a_seed_of_its_own_is_stronger_than_the_experiments():
 def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any]):
     with pytest.raises(InvalidInputError):
         HyperOptSearch(**wrong).suggest("a")
+
+
+@pytest.mark.parametrize("seed", ["a", 1.5, -1])
+def test_a_wrong_seed_is_named_as_the_argument_is(seed: Any):
+    with pytest.raises(UsageError, match=r"^random_state_seed must"):
+        HyperOptSearch(random_state_seed=seed)
 
 
 def test_it_is_found_by_name():

@@ -11,7 +11,7 @@ from optuna_world import learned, score, told
 from search_world import Desk, check_continues_exactly, live, retold, trial_name
 
 import holdfast as tune
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, StorageError
 from holdfast.search.optuna import OptunaSearch
 from holdfast.search.searcher import hears_results
 
@@ -107,3 +107,11 @@ def test_a_storage_that_cannot_be_reached_does_not_stop_the_search(tmp_path: Pat
     search._copy._study = study
     told(search, "d", 4.0)
     assert [trial.value for trial in study.trials] == [1.0, 2.0, 3.0, 4.0]
+
+
+def test_a_storage_that_cannot_be_reached_at_the_start_is_named_without_its_password(tmp_path: Path) -> None:
+    missing = f"sqlite:///{tmp_path}/nowhere/study.db?password=secret"
+    search = OptunaSearch({"x": tune.uniform(0, 1)}, "loss", "min", storage=missing, study_name="mine")
+    with pytest.raises(StorageError, match="'mine' cannot be read from the storage of OptunaSearch") as raised:
+        search.suggest("a")
+    assert "secret" not in str(raised.value)

@@ -127,7 +127,8 @@ def test_a_space_of_its_own_comes_with_its_constants() -> None:
     [
         ({"space": [1]}, InvalidTypeError, "dict of domains"),
         ({"space": {"x": print}}, InvalidInputError, "param_space"),
-        ({"seed": -1}, InvalidInputError, "negative"),
+        ({"seed": -1}, InvalidInputError, "seed must not be negative, got -1"),
+        ({"seed": "a"}, InvalidTypeError, "^seed must be an int .*got 'a'.*seed=42"),
         ({"points_to_evaluate": 3}, InvalidTypeError, "list of dicts"),
     ],
 )

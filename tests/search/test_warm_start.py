@@ -84,6 +84,24 @@ def test_metrics_may_be_nested_or_filled_in_by_us(finished: Path) -> None:
     assert list(evaluated_points(finished, "unknown")) == []
 
 
+def test_several_metrics_are_taken_from_trials_that_have_all_of_them(finished: Path) -> None:
+    points = list(evaluated_points(finished, ["loss", "deep/size"]))
+    assert [point.value for point in points[:3]] == [[8.0, 2.0], [18.0, 2.0], [29.0, 1.0]]
+    assert list(evaluated_points(finished, ["loss", "unknown"])) == []
+
+
+def test_a_searcher_with_several_objectives_learns_from_a_path(finished: Path) -> None:
+    search = OptunaSearch(metric=["loss", "deep/size"], mode=["min", "max"])
+    search.add_evaluated_trials(finished, ["loss", "deep/size"])
+    desk = Desk(search, {"x": tune.randint(0, 100), "opt": {"lr": tune.uniform(0, 1)}}, None, None)
+    assert [trial.values for trial in desk.searcher._study.trials[:2]] == [[8.0, 2.0], [18.0, 2.0]]
+
+
+def test_a_metric_that_nobody_has_reported_is_told(finished: Path) -> None:
+    with pytest.warns(UserWarning, match="OptunaSearch learns nothing from .*: none of its trials .* 'unknown'"):
+        OptunaSearch().add_evaluated_trials(str(finished), "unknown")
+
+
 def test_reading_changes_nothing(finished: Path) -> None:
     def content() -> dict[str, tuple[int, int]]:
         paths = [path for path in finished.rglob("*") if path.is_file()]

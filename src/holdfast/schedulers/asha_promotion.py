@@ -45,7 +45,8 @@ class ASHAPromotionScheduler(TrialScheduler):
         grace_period: The first rung.
         reduction_factor: Of how many trials at a rung one goes on; also the ratio of rungs.
         brackets: Bracket 1 has its first rung where bracket 0 has its second, and so on. A trial is put in one of them
-            at random; those with more rungs are likelier.
+            at random; those with more rungs are likelier. One without a rung stops nobody before ``max_t``: a
+            warning says so.
         stop_last_trials: Whether trials end at ``max_t``, or may go on by themselves.
 
     Durability: all rungs are part of the experiment's snapshot. After a crash it decides as if there had been none.
@@ -137,6 +138,7 @@ class ASHAPromotionScheduler(TrialScheduler):
     def on_trial_result(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> str:
         time = number(result.get(self._time_attr))
         if time is None or self._metric not in result:
+            self.warn_without_time(self._time_attr, result)
             return self.CONTINUE
         if time >= self._max_t:
             view.reason = "reached max_t"

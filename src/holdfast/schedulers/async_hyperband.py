@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.schedulers.base import TrialScheduler, number
+from holdfast.schedulers.base import TrialScheduler, check_numbers, number
+from holdfast.warn import warn_user
 
 if TYPE_CHECKING:
     from holdfast.callbacks.trial_view import TrialView
@@ -32,7 +33,8 @@ class AsyncHyperBandScheduler(TrialScheduler):
         grace_period: No trial is stopped before.
         reduction_factor: Of how many trials one passes a rung.
         brackets: Bracket 1 has its first rung where bracket 0 has its second, and so on. A trial is put in one of them
-            at random; those with more rungs are likelier.
+            at random; those with more rungs are likelier. One without a rung stops nobody before ``max_t``: a
+            warning says so.
         stop_last_trials: Whether trials end at ``max_t``, or may go on by themselves.
 
     Durability: all rungs are part of the experiment's snapshot. After a crash it decides as if there had been none.
@@ -80,6 +82,7 @@ class AsyncHyperBandScheduler(TrialScheduler):
     def on_trial_result(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> str:
         time = number(result.get(self._time_attr))
         if time is None or self._metric not in result:
+            self.warn_without_time(self._time_attr, result)
             return self.CONTINUE
         if time >= self._max_t and self._stop_last_trials:
             view.reason = "reached max_t"
@@ -192,13 +195,14 @@ class BracketDraw:
 def check_arguments(
     mode: str | None, max_t: float, grace_period: float, reduction_factor: float, brackets: int = 1
 ) -> None:
-    """Refuse what makes no rungs.
+    """Refuse what makes no rungs, and warn of brackets without one.
 
     Raises:
         InvalidInputError: It says which argument, and what it must be.
     """
     if mode is not None and mode not in ("min", "max"):
         raise InvalidInputError(f"mode={mode!r} must be one of ['min', 'max'], or None for the experiment's.")
+    check_numbers(max_t=max_t, grace_period=grace_period, reduction_factor=reduction_factor)
     if not 0 < max_t < math.inf:
         raise InvalidInputError(
             f"max_t={max_t!r} must be positive and finite: it is where trials end. Give for example 100."
@@ -213,8 +217,15 @@ def check_arguments(
             f"reduction_factor={reduction_factor!r} must be above 1: one of so many trials passes a rung. Give for "
             "example 4."
         )
-    if not brackets > 0:
-        raise InvalidInputError(f"brackets={brackets!r} must be at least 1.")
+    if not isinstance(brackets, int) or not brackets > 0:
+        raise InvalidInputError(f"brackets={brackets!r} must be a whole number of at least 1.")
+    most = len(milestones(max_t, grace_period, reduction_factor))  # each bracket has one rung less than the one before
+    if brackets > most:
+        warn_user(
+            f"brackets={brackets}: with max_t={max_t!r}, grace_period={grace_period!r} and "
+            f"reduction_factor={reduction_factor!r} only {most} brackets have a rung. Trials in the others are stopped "
+            f"at max_t at the earliest. Give brackets={most} or less, or a larger max_t."
+        )
 
 
 def milestones(max_t: float, grace_period: float, reduction_factor: float, bracket: int = 0) -> list[float]:

@@ -17,12 +17,17 @@ from holdfast.core.retention import lookup
 from holdfast.errors import InvalidInputError
 from holdfast.space.rng import Rng
 from holdfast.storage.local import write_atomic
+from holdfast.warn import warn_user
 
 if TYPE_CHECKING:
     from holdfast.callbacks.trial_view import TrialView
     from holdfast.schedulers.view import ExperimentView
 
 DEFAULT_METRIC = "_metric"
+MAX_KEYS_SHOWN = 10
+
+CORRECT_IT = "Nothing was lost: correct it, then call Tuner.restore(path, tune_config=TuneConfig(scheduler=...))."
+"""How to go on after a mistake in code of the user's that belongs to a scheduler."""
 
 
 class TrialScheduler:
@@ -53,6 +58,8 @@ class TrialScheduler:
     _needs_metric = False
     """Whether it compares trials, so that it cannot work without a metric."""
 
+    _has_warned_of_time = False
+
     # --- what it optimises
 
     @property
@@ -66,7 +73,13 @@ class TrialScheduler:
         return self._mode
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
-        """Take the experiment's metric, mode and ``seed``; False if it was made with a metric or mode of its own."""
+        """Take the experiment's metric, mode and ``seed``; False if it was made with a metric or mode of its own.
+
+        Args:
+            metric: What the experiment optimises.
+            mode: "min" or "max".
+            spec: ``seed``, the experiment's, and ``num_samples``. What is absent is not known.
+        """
         self._seed = spec.get("seed", self._seed)
         if (self._metric and metric) or (self._mode and mode):
             return False
@@ -162,6 +175,21 @@ class TrialScheduler:
             return None
         return -value if self._mode == "min" else value
 
+    def warn_without_time(self, time_attr: str, result: Mapping[str, Any]) -> None:
+        """Warn, once, if a result has a metric and no ``time_attr``: it cannot be judged, which nobody would see."""
+        if self._has_warned_of_time or number(lookup(result, time_attr)) is not None:
+            return
+        if lookup(result, self._metric or DEFAULT_METRIC) is None:
+            return
+        self._has_warned_of_time = True
+        keys = [key for key in result if key != "config"]
+        name = type(self).__name__
+        warn_user(
+            f"{name} does not judge results without a number for time_attr={time_attr!r}. This one has: "
+            f"{', '.join(map(repr, keys[:MAX_KEYS_SHOWN]))}{', ...' if len(keys) > MAX_KEYS_SHOWN else ''}. Report "
+            f"{time_attr!r} with every result, or pass another time_attr to {name}, such as 'training_iteration'."
+        )
+
     def rng(self, *keys: int) -> Rng:
         """Random numbers for one decision. The same keys give the same numbers in every run with the same seed."""
         return Rng([self._seed, *keys])
@@ -175,3 +203,14 @@ def number(value: Any) -> float | None:
         return float(value) if hasattr(value, "__float__") else None
     except (TypeError, ValueError):
         return None
+
+
+def check_numbers(**arguments: Any) -> None:
+    """Refuse arguments that are no numbers, before they are compared with one.
+
+    Raises:
+        InvalidInputError: It names the argument.
+    """
+    for name, value in arguments.items():
+        if number(value) is None:
+            raise InvalidInputError(f"{name}={value!r} must be a number, and is of type {type(value).__name__}.")

@@ -33,7 +33,7 @@ def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
     """The scheduler of this name; arguments that it does not have are left out.
 
     Raises:
-        InvalidInputError: There is no scheduler of this name.
+        InvalidInputError: There is no scheduler of this name, or an argument that it needs is missing.
 
     Example:
         >>> create_scheduler("asha", max_t=10, metric="loss", mode="min").metric
@@ -45,6 +45,14 @@ def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
         raise InvalidInputError(f"The `scheduler` argument must be one of {known}; got {scheduler!r}.")
     module, kind = SCHEDULERS[name]
     made = getattr(import_module(f"holdfast.schedulers.{module}"), kind)
+    missing = [
+        f"{parameter.name}=..."
+        for parameter in inspect.signature(made).parameters.values()
+        if parameter.default is parameter.empty and parameter.name not in kwargs
+    ]
+    if missing:
+        needed = ", ".join(missing)
+        raise InvalidInputError(f"{name!r} needs more than its name: create_scheduler({name!r}, {needed}).")
     return made(**accepted(made, kwargs))  # type: ignore[no-any-return]
 
 

@@ -67,6 +67,7 @@ class DEHBScheduler(TrialScheduler):
         """STOP when the budget is used up."""
         budget, used = number(trial.config.get(BUDGET_KEY)), number(result.get(self._time_attr))
         if budget is None or used is None or not used >= budget:  # NaN is no time at all
+            self.warn_without_time(self._time_attr, result)
             return self.CONTINUE
         view.reason = f"used up its budget of {budget:g}"
         return self.STOP

@@ -17,7 +17,7 @@ from holdfast.core import events as ev
 from holdfast.core.policies import Reconfigure, Resize, Stop, Verdict, Wish
 from holdfast.core.state import State, Status, Trial
 from holdfast.errors import InvalidInputError
-from holdfast.schedulers.base import TrialScheduler
+from holdfast.schedulers.base import CORRECT_IT, TrialScheduler
 from holdfast.schedulers.view import ExperimentView
 
 VERDICTS = {
@@ -69,7 +69,7 @@ class SchedulerDesk:
         if verdict is None:
             raise InvalidInputError(
                 f"{type(self.scheduler).__name__}.on_trial_result returned {answer!r} for trial {trial.id}; it must "
-                "return TrialScheduler.CONTINUE, PAUSE or STOP. Nothing was lost: fix it, then restore the experiment."
+                f"return TrialScheduler.CONTINUE, PAUSE or STOP. {CORRECT_IT}"
             )
         wish = view.wishes.get((trial.n, Stop.__name__))
         if isinstance(wish, Stop):

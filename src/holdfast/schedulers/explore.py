@@ -8,10 +8,11 @@ markers are carried along and never made up.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias
 
 from holdfast.errors import InvalidInputError, InvalidTypeError
+from holdfast.schedulers.base import CORRECT_IT, number
 from holdfast.space.domains import Categorical, Domain, Function
 from holdfast.space.naming import format_vars
 from holdfast.space.objects import is_marker, plain_scalar
@@ -153,6 +154,22 @@ def draw(source: Any, rng: Rng, path: Path) -> Any:
     return plain(call_seeded(source, rng, what), what)
 
 
+def check(factors: Any, function: Any) -> None:
+    """Refuse ``perturbation_factors`` and a ``custom_explore_fn`` that cannot work.
+
+    Raises:
+        InvalidInputError: It says which, and what it must be.
+    """
+    given = list(factors) if isinstance(factors, Iterable) else []
+    if not given or not all((number(factor) or 0) > 0 for factor in given):
+        raise InvalidInputError(f"perturbation_factors must be positive numbers such as (1.2, 0.8), got {factors!r}.")
+    if function is not None and not callable(function):
+        raise InvalidInputError(
+            f"custom_explore_fn must be a function that takes a config and returns one, got {function!r} "
+            f"({type(function).__name__})."
+        )
+
+
 def explore_with(
     function: Callable[[dict[str, Any]], Any], config: dict[str, Any], rng: Rng, objects: Mapping[str, Any] | None
 ) -> dict[str, Any]:
@@ -170,8 +187,7 @@ def explore_with(
     if not isinstance(changed, dict):
         raise InvalidInputError(
             f"{what} returned {changed!r} ({type(changed).__name__}). It must return the config that the trial goes "
-            "on with, also if it changes the one that it was given. Nothing was lost: correct it, then restore the "
-            "experiment."
+            f"on with, also if it changes the one that it was given. {CORRECT_IT}"
         )
     return {key: plain(value, f"{what} at {key!r}", given) for key, value in changed.items()}
 
@@ -205,10 +221,7 @@ def call_seeded(function: Callable[..., Any], rng: Rng, what: str, argument: Cal
         try:
             return function() if argument is None else function(argument())
         except Exception as error:
-            raise InvalidInputError(
-                f"{what} raised {type(error).__name__}: {error}. Nothing was lost: correct it, then restore the "
-                "experiment."
-            ) from error
+            raise InvalidInputError(f"{what} raised {type(error).__name__}: {error}. {CORRECT_IT}") from error
         finally:
             seeded.put_back()
 

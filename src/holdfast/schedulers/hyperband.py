@@ -14,7 +14,7 @@ import msgspec
 from holdfast.core.retention import lookup
 from holdfast.core.state import Status
 from holdfast.errors import InvalidInputError
-from holdfast.schedulers.base import TrialScheduler, number
+from holdfast.schedulers.base import TrialScheduler, check_numbers, number
 
 if TYPE_CHECKING:
     from holdfast.callbacks.trial_view import TrialView
@@ -130,6 +130,7 @@ class HyperBandScheduler(TrialScheduler):
     ) -> None:
         if mode is not None and mode not in ("min", "max"):
             raise InvalidInputError(f"`mode` must be one of ['min', 'max'], got {mode!r}.")
+        check_numbers(max_t=max_t, reduction_factor=reduction_factor)
         if not 1 <= max_t < math.inf:
             raise InvalidInputError(f"`max_t` must be at least 1 (and finite), got {max_t!r}.")
         if not 1 < reduction_factor < math.inf:
@@ -199,6 +200,7 @@ class HyperBandScheduler(TrialScheduler):
         self._close_if_no_more(view)
         n, time, bracket = trial.n, self._time_of(result), self._bracket_of(trial.n)
         if bracket is None or time is None:
+            self.warn_without_time(self._time_attr, result)
             return self.CONTINUE
         bracket.advance(n, time, self._max_t)
         end = self._max_t if bracket.halvings else bracket.milestone

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.core.retention import lookup
 from holdfast.errors import InvalidInputError
-from holdfast.schedulers.base import DEFAULT_METRIC, TrialScheduler, number
+from holdfast.schedulers.base import DEFAULT_METRIC, TrialScheduler, check_numbers, number
 
 if TYPE_CHECKING:
     from holdfast.callbacks.trial_view import TrialView
@@ -67,7 +67,7 @@ class MedianStoppingRule(TrialScheduler):
         hard_stop: Whether the worse trials end. If not, they are paused, and go on undisturbed when there is room.
 
     Raises:
-        InvalidInputError: ``mode`` is neither "min" nor "max".
+        InvalidInputError: ``mode`` is neither "min" nor "max", or another argument is no number.
 
     Example:
         >>> MedianStoppingRule(time_attr="training_iteration", grace_period=5, metric="loss", mode="min").metric
@@ -88,6 +88,9 @@ class MedianStoppingRule(TrialScheduler):
     ) -> None:
         if mode is not None and mode not in ("min", "max"):
             raise InvalidInputError(f"`mode` must be one of ['min', 'max'], got {mode!r}.")
+        check_numbers(
+            grace_period=grace_period, min_samples_required=min_samples_required, min_time_slice=min_time_slice
+        )
         self._time_attr = time_attr
         self._metric = metric
         self._mode = mode
@@ -111,6 +114,7 @@ class MedianStoppingRule(TrialScheduler):
         n, time = trial.n, self._time_of(result)
         value = number(lookup(result, self._metric or DEFAULT_METRIC))
         if time is None or value is None or n in self._worse:
+            self.warn_without_time(self._time_attr, result)
             return self.CONTINUE
         if not trial.record.rows:
             self._start_over(n)

@@ -9,16 +9,16 @@ from __future__ import annotations
 import logging
 import math
 from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.core.retention import lookup
-from holdfast.core.state import Status
+from holdfast.core.state import Status, Stored
 from holdfast.errors import InvalidInputError, NoResultError
 from holdfast.schedulers import explore
-from holdfast.schedulers.base import TrialScheduler, number
+from holdfast.schedulers.base import TrialScheduler, check_numbers, number
 from holdfast.space.rng import Rng
 
 if TYPE_CHECKING:
@@ -141,7 +141,8 @@ class PopulationBasedTraining(TrialScheduler):
 
     Every ``perturbation_interval`` a trial is compared with the others. If it is among the best, it saves a checkpoint.
     If it is among the worst, it goes on from the latest checkpoint of one of the best, with a mutation of its config.
-    Trials must be able to start from checkpoints.
+    Trials must be able to start from checkpoints. If not all of them fit, they take turns; a function that has saved
+    nothing goes on instead, because it would have to begin again. ``num_samples=-1`` is refused.
 
     Durability: who copied whom, from which checkpoint and with which config is in the journal before a copy starts. A
     checkpoint that a copy starts from is kept until the copy has one of its own, whatever ``num_to_keep`` says.
@@ -196,7 +197,14 @@ class PopulationBasedTraining(TrialScheduler):
                 f"{type(self).__name__}: otherwise copies would be no different from what they copy. For example "
                 'hyperparam_mutations={"lr": tune.loguniform(1e-4, 1e-1)}.'
             )
-        _check_settings(mode, perturbation_interval, quantile_fraction, resample_probability, perturbation_factors)
+        check_numbers(
+            perturbation_interval=perturbation_interval,
+            burn_in_period=burn_in_period,
+            quantile_fraction=quantile_fraction,
+            resample_probability=resample_probability,
+        )
+        _check_settings(mode, perturbation_interval, burn_in_period, quantile_fraction, resample_probability)
+        explore.check(perturbation_factors, custom_explore_fn)
         self._metric = metric
         self._mode = mode
         self._time_attr = time_attr
@@ -216,6 +224,20 @@ class PopulationBasedTraining(TrialScheduler):
         self._turns = 0
         self._exploits = 0
         self._warned: list[str] = []
+        self._has_warned_of_checkpoints = False
+
+    def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
+        """Take the experiment's metric, mode and ``seed``; False if it was made with a metric or mode of its own.
+
+        Raises:
+            InvalidInputError: The experiment has no end of new trials: younger ones go first, so nobody would train.
+        """
+        if spec.get("num_samples") == -1:
+            raise InvalidInputError(
+                f"{type(self).__name__} trains a population, which needs a size, and num_samples=-1 gives new trials "
+                "without end. Give for example TuneConfig(num_samples=8)."
+            )
+        return super().set_search_properties(metric, mode, **spec)
 
     # --- what it is told
 
@@ -251,12 +273,16 @@ class PopulationBasedTraining(TrialScheduler):
             self._population.change(member, arrived=True)
             view.reason = "waits for the others"
             return self.PAUSE
-        member.perturbed_at = time
+        compared_before, member.perturbed_at = member.perturbed_at > 0, time
         standing = self._population.standing(member, self._fraction)
         if standing > 0:
             view.save_trial(trial)
         elif standing < 0 and self._exploit(view, member):
             return self.PAUSE
+        if not _would_keep_its_work(trial):
+            if compared_before:  # what comes with this very report is not known yet, and may be the first one
+                self._warn_if_none_saves([trial])
+            return self.CONTINUE
         view.reason = "lets others train"
         return self.PAUSE if view.waits_for_slots else self.CONTINUE
 
@@ -331,6 +357,7 @@ class PopulationBasedTraining(TrialScheduler):
         # copy each other in a circle for ever.
         donors = [other for other in best if other.record.own_latest() is not None and view.can_be_copied(other)]
         if not donors:
+            self._warn_if_none_saves(best)
             logger.info("%s cannot copy a better trial: none of %s has a committed checkpoint yet", trial, best)
             return False
         self._exploits += 1
@@ -345,6 +372,16 @@ class PopulationBasedTraining(TrialScheduler):
         # Until it starts and shows how old the checkpoint is. It lines up behind the donor, so that the donor goes on.
         self._population.change(member, copied=True, time=other.time, perturbed_at=other.perturbed_at)
         return True
+
+    def _warn_if_none_saves(self, trials: list[TrialView]) -> None:
+        """A class saves when it is told to. A function that never does has nothing to give or to go on from."""
+        if self._has_warned_of_checkpoints or any(trial.info.is_class or trial.record.next_index for trial in trials):
+            return
+        self._has_warned_of_checkpoints = True
+        logger.warning(
+            "%s compares trials that save no checkpoints, so nothing can be copied: report(..., checkpoint=...)",
+            type(self).__name__,
+        )
 
     def _new_config(self, view: ExperimentView, trial: TrialView, donor: TrialView, dice: Rng) -> dict[str, Any]:
         """The config of a copy."""
@@ -418,8 +455,25 @@ class PopulationBasedTraining(TrialScheduler):
         self._warned = list(state["warned"])
 
 
+def _would_keep_its_work(trial: TrialView) -> bool:
+    """Could the trial go on after a pause, instead of beginning again?
+
+    A class saves when it pauses. A function must have saved in this life: a copy would be set back to its donor's
+    checkpoint again and again.
+    """
+    if trial.info.is_class:
+        return True
+    own = trial.record
+    return any(
+        record.stored in (Stored.STAGED, Stored.COMMITTED)
+        and record.index >= own.floor
+        and record.attempt > own.origin_attempt
+        for record in reversed(own.checkpoints)
+    )
+
+
 def _check_settings(
-    mode: str | None, interval: float, fraction: float, resample_probability: float, factors: Sequence[float]
+    mode: str | None, interval: float, burn_in: float, fraction: float, resample_probability: float
 ) -> None:
     if mode not in (None, "min", "max"):
         raise InvalidInputError(f"`mode` must be one of ['min', 'max'], got {mode!r}.")
@@ -428,6 +482,11 @@ def _check_settings(
             f"perturbation_interval must be a positive number, got {interval!r}: it is how long a trial trains between "
             "two comparisons, measured in time_attr."
         )
+    if not burn_in >= 0:
+        raise InvalidInputError(
+            f"burn_in_period must be 0 or more, got {burn_in!r}: it is how long a trial trains before its first "
+            "comparison, measured in time_attr."
+        )
     if not 0 <= fraction <= 0.5:
         raise InvalidInputError(
             f"You must set `quantile_fraction` to a value between 0 and 0.5, got {fraction!r}: no trial can be among "
@@ -435,5 +494,3 @@ def _check_settings(
         )
     if not 0 <= resample_probability <= 1:
         raise InvalidInputError(f"resample_probability must lie between 0 and 1, got {resample_probability!r}.")
-    if not factors or not all(isinstance(factor, int | float) for factor in factors):
-        raise InvalidInputError(f"perturbation_factors must be numbers such as (1.2, 0.8), got {factors!r}.")

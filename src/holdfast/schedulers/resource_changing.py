@@ -14,7 +14,7 @@ from holdfast.core.state import Status, units
 from holdfast.errors import InvalidInputError, InvalidTypeError, UnequalResourcesError
 from holdfast.resources import PlacementGroupFactory, flat_request, request_from_dict
 from holdfast.schedulers.allocation import EQUAL_PARTS, DistributeResources, DistributeResourcesToTopJob
-from holdfast.schedulers.base import TrialScheduler
+from holdfast.schedulers.base import CORRECT_IT, TrialScheduler
 from holdfast.schedulers.fifo import FIFOScheduler
 from holdfast.warn import warn_user
 
@@ -152,7 +152,7 @@ class ResourceChangingScheduler(TrialScheduler):
             return None
         if not trial.info.is_class and not view.can_be_copied(trial):
             return None  # it would begin again
-        wanted = self._allocate(view, trial, result, self)
+        wanted = self._asked(self._allocate, view, trial, result)
         if wanted is None:
             return None
         if isinstance(wanted, Mapping):
@@ -160,8 +160,7 @@ class ResourceChangingScheduler(TrialScheduler):
         if not isinstance(wanted, PlacementGroupFactory):
             raise InvalidTypeError(
                 f"The resources_allocation_function returned {wanted!r} for trial {trial.trial_id}; it must return a "
-                'PlacementGroupFactory, a dict such as {"cpu": 2}, or None. Nothing was lost: fix it, then restore the '
-                "experiment."
+                f'PlacementGroupFactory, a dict such as {{"cpu": 2}}, or None. {CORRECT_IT}'
             )
         request = flat_request(wanted)
         if units(request) == units(self.asked_by(view, trial)):
@@ -170,6 +169,16 @@ class ResourceChangingScheduler(TrialScheduler):
             self._warn_too_much(trial, request, view.capacity)
             return None
         return request
+
+    def _asked(self, allocate: Allocate, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> Request:
+        try:
+            return allocate(view, trial, result, self)
+        except Exception as error:
+            name = getattr(allocate, "__qualname__", type(allocate).__name__)
+            raise InvalidInputError(
+                f"The resources_allocation_function {name} raised {type(error).__name__} for trial {trial.trial_id}: "
+                f"{error}. {CORRECT_IT}"
+            ) from error
 
     def _warn_too_much(self, trial: TrialView, request: dict[str, float], capacity: dict[str, float]) -> None:
         if not self._warned:

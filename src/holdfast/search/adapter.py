@@ -19,10 +19,10 @@ from holdfast.search.axes import Axis, axis_of
 from holdfast.search.desk import plain
 from holdfast.search.parameters import Parameters, has_objects
 from holdfast.search.points import Point, read_point
-from holdfast.search.searcher import PickledSearcher, Suggestion
+from holdfast.search.searcher import PickledSearcher, Suggestion, checked_seed
 from holdfast.search.spaces import has_domains
 from holdfast.space.domains import Categorical, Domain
-from holdfast.space.rng import Rng, seed_from
+from holdfast.space.rng import Rng
 from holdfast.space.tree import flatten_dict
 from holdfast.space.variants import check_points
 from holdfast.warn import warn_user
@@ -78,6 +78,9 @@ class LibrarySearcher(PickledSearcher):
     _knows_dicts = False
     """Whether spaces of the library's own may be dicts."""
 
+    _seed_argument = "seed"
+    """What the argument for the seed is called, for messages."""
+
     def __init__(
         self,
         space: Any,
@@ -94,7 +97,7 @@ class LibrarySearcher(PickledSearcher):
         super().__init__(metric, mode)
         self._own_space = space
         self._points = check_points(points_to_evaluate)
-        self._seed = None if seed is None else seed_from(seed)
+        self._seed = None if seed is None else checked_seed(seed, self._seed_argument)
         self._begun = False
         self._parameters: Parameters | None = None  # of a space of domains
         self._axes: dict[str, Axis] = {}

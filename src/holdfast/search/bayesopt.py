@@ -16,6 +16,7 @@ from holdfast.search.axes import Axis, refuse
 from holdfast.search.searcher import Suggestion
 from holdfast.search.spaces import has_domains
 from holdfast.space.domains import Float
+from holdfast.warn import warn_user
 
 UTILITIES = {"ucb": "UpperConfidenceBound", "ei": "ExpectedImprovement", "poi": "ProbabilityOfImprovement"}
 """Kinds of ``utility_kwargs``, and the classes that newer versions of the library have for them."""
@@ -41,7 +42,8 @@ class BayesOptSearch(LibrarySearcher):
         skip_duplicate: Do not run a configuration again that was suggested before.
         analysis: Another experiment to learn from before the first trial: an ``ExperimentAnalysis`` or a
             ``ResultGrid``. ``metric`` must be given then.
-        repeat_float_precision: Configurations that agree in so many decimals are the same one.
+        repeat_float_precision: Configurations are the same one if they agree in so many decimals of where they lie
+            between the bounds, whatever the bounds are.
 
     A trial that failed, or whose metric is missing, NaN or infinite, counts as bad as the worst trial so far.
 
@@ -57,6 +59,9 @@ class BayesOptSearch(LibrarySearcher):
         >>> 0 <= search.suggest("a")["x"] <= 1
         True
     """
+
+    _seed_argument = "random_state"
+    _has_warned = False  # of the end; a class attribute, because memories of older versions lack it
 
     def __init__(
         self,
@@ -141,6 +146,7 @@ class BayesOptSearch(LibrarySearcher):
                 return None
             self._seen[self._place(raw)] = times
             if times > self._patience:
+                self._warn_end()
                 return self.FINISHED
             if times == 1 or not self._skip_duplicate:
                 return Asked(raw, raw)
@@ -153,8 +159,18 @@ class BayesOptSearch(LibrarySearcher):
             found = self._optimizer.suggest(self._acquisition)
         return {name: float(value) for name, value in found.items()}
 
+    def _warn_end(self) -> None:
+        if not self._has_warned:
+            self._has_warned = True
+            warn_user(
+                f"BayesOptSearch has ended the search by itself after {self._asked} suggestions, because it suggests "
+                f"the same configuration again and again (more than patience={self._patience} times). For more trials "
+                "give a larger patience or repeat_float_precision, more random_search_steps, or another searcher."
+            )
+
     def _place(self, raw: Raw) -> tuple[float, ...]:
-        return tuple(round(raw[axis.name], self._precision) for axis in self._searched)
+        # Shares of the ranges, not values: all of uniform(1e-7, 4e-6) is 0.0 in five decimals.
+        return tuple(round(axis.share(raw[axis.name]), self._precision) for axis in self._searched)
 
     def _adopt(self, raw: Raw) -> Raw:
         filled = self._filled(raw)

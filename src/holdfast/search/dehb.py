@@ -20,7 +20,7 @@ from holdfast.schedulers.base import DEFAULT_METRIC, number
 from holdfast.schedulers.dehb import BUDGET_KEY
 from holdfast.search.parameters import Parameters, value_at
 from holdfast.search.points import Point, read_point
-from holdfast.search.searcher import PickledSearcher, Suggestion
+from holdfast.search.searcher import PickledSearcher, Suggestion, checked_seed
 from holdfast.search.spaces import has_domains
 from holdfast.space.domains import Categorical, Domain
 from holdfast.space.rng import Rng
@@ -141,7 +141,7 @@ class DEHBSearch(PickledSearcher):
         self._factor = reduction_factor
         self._own_space = None if space is None else dict(space)
         self._points = check_points(points_to_evaluate)
-        self._seed = seed
+        self._seed = None if seed is None else checked_seed(seed)
         self._parameters: Parameters | None = None
         self._names: list[str] = []
         self._domains: list[Domain] = []

@@ -48,6 +48,8 @@ class HEBOSearch(LibrarySearcher):
         >>> search = HEBOSearch({"x": uniform(0, 1)}, metric="loss", mode="min")  # doctest: +SKIP
     """
 
+    _seed_argument = "random_state_seed"
+
     def __init__(
         self,
         space: Any = None,

@@ -53,6 +53,7 @@ class HyperOptSearch(LibrarySearcher):
     """
 
     _knows_dicts = True
+    _seed_argument = "random_state_seed"
 
     def __init__(
         self,

@@ -331,7 +331,7 @@ class OptunaSearch(PickledSearcher):
         """Learn from a configuration that was tried elsewhere; one that does not fit the space is left out."""
         self._learn((dict(parameters), value, error, pruned, list(intermediate_values or ())))
 
-    def add_evaluated_trials(self, trials_or_analysis: Any, metric: str) -> None:
+    def add_evaluated_trials(self, trials_or_analysis: Any, metric: str | Sequence[str]) -> None:
         """Learn from another experiment, or from a study of Optuna.
 
         Args:

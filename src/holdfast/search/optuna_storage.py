@@ -15,7 +15,7 @@ import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, StorageError
 from holdfast.search.optuna_space import load_optuna
 from holdfast.warn import warn_user
 
@@ -79,13 +79,24 @@ class StudyCopy:
 
         Raises:
             InvalidInputError: The study there has other objectives.
+            StorageError: The storage cannot be used now.
         """
-        self._connect()
-        began = self._study.user_attrs.get(self._key)
-        trials = self._study.get_trials(deepcopy=False)
-        if began is None:
-            began = [len(trials), [trial.number for trial in trials if not trial.state.is_finished()]]
-            self._study.set_user_attr(self._key, began)
+        try:
+            self._connect()
+            began = self._study.user_attrs.get(self._key)
+            trials = self._study.get_trials(deepcopy=False)
+            if began is None:
+                began = [len(trials), [trial.number for trial in trials if not trial.state.is_finished()]]
+                self._study.set_user_attr(self._key, began)
+        except InvalidInputError:
+            raise
+        except Exception as error:
+            raise StorageError(
+                f"The study {self._name!r} cannot be read from the storage of OptunaSearch ({type(error).__name__}: "
+                f"{error}). It is needed at the start, and when an experiment is restored, for the trials that it had "
+                "before: the search learns from them. Everything that this experiment has done is in its own journal. "
+                "Make the storage available, then call Tuner.restore(path), or start again."
+            ) from error
         count, unfinished = began
         return [trial for trial in trials if trial.number < count and trial.number not in unfinished]
 

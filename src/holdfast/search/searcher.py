@@ -12,7 +12,8 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, InvalidTypeError
+from holdfast.space.rng import seed_from
 from holdfast.storage.local import write_atomic
 from holdfast.warn import warn_user
 
@@ -100,17 +101,23 @@ class Searcher:
         """Learn from a configuration that was tried elsewhere."""
         raise NotImplementedError(f"{type(self).__name__} cannot be told about points that were evaluated elsewhere.")
 
-    def add_evaluated_trials(self, trials_or_analysis: Any, metric: str) -> None:
+    def add_evaluated_trials(self, trials_or_analysis: Any, metric: str | Sequence[str]) -> None:
         """Learn from another experiment.
 
         Args:
             trials_or_analysis: Its path or URL, a ``ResultGrid``, an ``ExperimentAnalysis``, or a list of trials.
-            metric: What was optimised there.
+            metric: What was optimised there; several for a searcher with several objectives.
         """
         from holdfast.search.warm_start import evaluated_points
 
-        for point in evaluated_points(trials_or_analysis, metric):
-            self.add_evaluated_point(*point)
+        points = list(evaluated_points(trials_or_analysis, metric))
+        for point in points:
+            self.add_evaluated_point(*point)  # type: ignore[arg-type]
+        if not points:
+            warn_user(
+                f"{type(self).__name__} learns nothing from {trials_or_analysis!r}: none of its trials has reported "
+                f"{metric!r} as a number."
+            )
 
     # --- its memory
 
@@ -186,6 +193,24 @@ def hears_results(searcher: Any) -> bool:
         return True
     overridden = type(searcher).on_trial_result is not Searcher.on_trial_result
     return overridden and getattr(searcher, "uses_intermediate_results", True)
+
+
+def checked_seed(seed: Any, argument: str = "seed") -> int:
+    """A seed that the user gave, under the name that the argument has in this searcher.
+
+    Raises:
+        InvalidTypeError: It is neither an int nor a random generator.
+        InvalidInputError: It is negative.
+    """
+    try:
+        return seed_from(seed)
+    except InvalidTypeError as error:
+        raise InvalidTypeError(
+            f"{argument} must be an int or a random generator, got {seed!r} ({type(seed).__name__}). Pass for example "
+            f"{argument}=42."
+        ) from error
+    except InvalidInputError as error:
+        raise InvalidInputError(f"{argument} must not be negative, got {seed!r}. Pass for example 42.") from error
 
 
 def _check_objectives(metric: Any, mode: Any) -> None:

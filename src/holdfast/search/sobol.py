@@ -10,7 +10,7 @@ from typing import Any
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.search.parameters import Parameters, has_objects, value_at
 from holdfast.search.points import Point, read_point
-from holdfast.search.searcher import PickledSearcher, Suggestion
+from holdfast.search.searcher import PickledSearcher, Suggestion, checked_seed
 from holdfast.search.spaces import has_domains
 from holdfast.space.domains import Domain
 from holdfast.space.rng import seed_from
@@ -73,7 +73,7 @@ class SobolSearch(PickledSearcher):
         self._points = check_points(points_to_evaluate)
         self._scramble = bool(scramble)
         self._has_seed = seed is not None
-        self._seed = seed_from(_any_seed() if seed is None else seed)
+        self._seed = _any_seed() if seed is None else checked_seed(seed)
         self._parameters: Parameters | None = None
         self._first: list[Point] = []
         self._suggested = 0

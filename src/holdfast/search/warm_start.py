@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Iterable, Iterator
-from typing import Any, NamedTuple
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Union
 
 from holdfast.callbacks.rows import ResultBuilder, RowFolder
 from holdfast.core import events as ev
@@ -27,18 +27,21 @@ class EvaluatedPoint(NamedTuple):
     """A configuration and how it did, as ``Searcher.add_evaluated_point`` takes them."""
 
     parameters: dict[str, Any]
-    value: float
+    value: float | list[float]  # a list for several objectives
     error: bool
     pruned: bool
     intermediate_values: list[float]
 
 
-def evaluated_points(source: Any, metric: str) -> Iterator[EvaluatedPoint]:
+Metric = Union[str, Sequence[str]]
+
+
+def evaluated_points(source: Any, metric: Metric) -> Iterator[EvaluatedPoint]:
     """Every trial of another experiment that has reported the metric, in the order of creation.
 
     Args:
         source: The experiment's path or URL, a ``ResultGrid``, an ``ExperimentAnalysis``, or trials of one.
-        metric: What was optimised there; ``a/b`` reaches into nested metrics.
+        metric: What was optimised there; ``a/b`` reaches into nested metrics. Of several, a trial has reported all.
 
     Raises:
         InvalidInputError: ``source`` is none of these.
@@ -53,11 +56,11 @@ def evaluated_points(source: Any, metric: str) -> Iterator[EvaluatedPoint]:
         last = getattr(result, "metrics", None)
         if last is None:
             last = getattr(result, "last_result", None) or {}
-        value = lookup(last, metric)
-        if _is_number(value):
+        value = _value(last, metric)
+        if value is not None:
             failed = getattr(result, "error", None) is not None or getattr(result, "status", "") == Status.ERROR
             config = getattr(result, "config", None) or {}
-            yield EvaluatedPoint(config, float(value), failed, False, [])
+            yield EvaluatedPoint(config, value, failed, False, [])
 
 
 def _results(source: Any) -> Iterable[Any]:
@@ -74,14 +77,19 @@ def _results(source: Any) -> Iterable[Any]:
     )
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float)
+def _value(metrics: Mapping[str, Any], metric: Metric) -> float | list[float] | None:
+    """The metric, or all of several; None if a number is missing."""
+    names = [metric] if isinstance(metric, str) else metric
+    values = [lookup(metrics, name) for name in names]
+    if not all(isinstance(value, int | float) for value in values):
+        return None
+    return float(values[0]) if isinstance(metric, str) else [float(value) for value in values]
 
 
 # --- from a journal
 
 
-def _points_at(place: str | os.PathLike[str], metric: str) -> Iterator[EvaluatedPoint]:
+def _points_at(place: str | os.PathLike[str], metric: Metric) -> Iterator[EvaluatedPoint]:
     if not is_remote(place):
         root = parse(place).path
         if not os.path.exists(os.path.join(root, SPEC)):
@@ -109,28 +117,29 @@ def _nothing_at(place: str) -> str:
     )
 
 
-class _OneMetric(ResultBuilder):
-    """Makes rows of one value, because nobody asks for the others."""
+class _OnlyValue(ResultBuilder):
+    """Makes rows of what is optimised, because nobody asks for the rest."""
 
-    def __init__(self, metric: str) -> None:
+    def __init__(self, metric: Metric) -> None:
         super().__init__()
         self._metric = metric
 
     def of(self, state: State, trial: Trial, event: ev.Reported) -> dict[str, Any]:
-        value = lookup(event.metrics, self._metric)
+        value = _value(event.metrics, self._metric)
         if value is None:  # perhaps one of the keys that are filled in for the user, such as time_total_s
-            value = lookup(super().of(state, trial, event), self._metric)
+            value = _value(super().of(state, trial, event), self._metric)
         return {"value": value}
 
 
-def _points_in(root: str, metric: str) -> Iterator[EvaluatedPoint]:
+def _points_in(root: str, metric: Metric) -> Iterator[EvaluatedPoint]:
     # How checkpoints are ranked makes no difference to results, so the experiment's own rule is not needed.
-    state, retention, folder = State(), Retention(), RowFolder(_OneMetric(metric))
+    state, retention, folder = State(), Retention(), RowFolder(_OnlyValue(metric))
     for _, payload in read_journal(root):
         event = ev.decode(payload)
         folder.feed(state, event)
         apply(state, event, retention)
     for trial in state.trials:
-        values = [float(row["value"]) for row in folder.rows.get(trial.n, ()) if _is_number(row["value"])]
+        values = [row["value"] for row in folder.rows.get(trial.n, ()) if row["value"] is not None]
         if values:
-            yield EvaluatedPoint(trial.config, values[-1], trial.status == Status.ERROR, False, values)
+            steps = values if isinstance(metric, str) else []
+            yield EvaluatedPoint(trial.config, values[-1], trial.status == Status.ERROR, False, steps)

@@ -64,7 +64,7 @@ class WrappedSearcher(Searcher):
     ) -> None:
         self.searcher.add_evaluated_point(parameters, value, error, pruned, intermediate_values)
 
-    def add_evaluated_trials(self, trials_or_analysis: Any, metric: str) -> None:
+    def add_evaluated_trials(self, trials_or_analysis: Any, metric: str | Sequence[str]) -> None:
         self.searcher.add_evaluated_trials(trials_or_analysis, metric)
 
     # --- both memories
