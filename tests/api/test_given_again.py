@@ -12,6 +12,7 @@ import pytest
 import holdfast as tune
 from holdfast.controller.given_again import is_alike
 from holdfast.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
+from holdfast.search import OptunaSearch
 
 STEPS = 6
 
@@ -101,10 +102,15 @@ def test_the_same_script_again_says_nothing(make_tuner: Callable[..., tune.Tuner
         "checkpoint_config": tune.CheckpointConfig(num_to_keep=2),
         "failure_config": tune.FailureConfig(max_failures=1),
     }
-    make_tuner(train, SPACE, scheduler=ASHAScheduler(max_t=9), **fields).fit()
+    space = {"x": tune.uniform(0, 1)}
+
+    def algorithms() -> dict[str, Any]:
+        return {"scheduler": ASHAScheduler(max_t=9), "search_alg": OptunaSearch(), "num_samples": 2}
+
+    make_tuner(train, space, **algorithms(), **fields).fit()
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        again = make_tuner(train, SPACE, scheduler=ASHAScheduler(max_t=9), **fields, if_exists="resume")
+        again = make_tuner(train, space, **algorithms(), **fields, if_exists="resume")
     assert len(again.fit()) == 2
 
 
@@ -115,6 +121,14 @@ def test_a_corrected_rule_that_cannot_work_is_refused_before_anything_is_changed
     with pytest.raises(ValueError, match="stop"):
         tune.Tuner.restore(root, run_config=run_config(stop=lambda one_argument: True))
     assert lengths(tune.Tuner.restore(root).fit()) == [2, 2]
+
+
+class Ring:
+    """Refers to itself."""
+
+    def __init__(self, size: int) -> None:
+        self.size = size
+        self.itself = self
 
 
 @pytest.mark.parametrize(
@@ -130,6 +144,11 @@ def test_a_corrected_rule_that_cannot_work_is_refused_before_anything_is_changed
         (ASHAScheduler(max_t=9), ASHAScheduler(max_t=10), False),
         (ASHAScheduler(), MedianStoppingRule(), False),
         ("asha", ASHAScheduler(), False),
+        (OptunaSearch({"x": tune.uniform(0, 1)}), OptunaSearch({"x": tune.uniform(0, 1)}), True),
+        (OptunaSearch({"x": tune.uniform(0, 1)}), OptunaSearch({"x": tune.uniform(0, 2)}), False),
+        (OptunaSearch(lambda trial: {}), OptunaSearch(lambda trial: {"x": 1}), True),
+        (Ring(1), Ring(1), True),
+        (Ring(1), Ring(2), False),
     ],
 )
 def test_what_counts_as_the_same(old: Any, new: Any, alike: bool) -> None:

@@ -12,6 +12,7 @@ import datetime
 import enum
 from collections.abc import Iterator
 from dataclasses import fields
+from types import FunctionType
 from typing import Any
 
 from holdfast.config import RunConfig, TuneConfig
@@ -26,6 +27,9 @@ OF_THIS_RUN = {"verbose", "progress_reporter", "engine"}
 
 PLACES = {"name", "storage_path", "storage_filesystem", "local_dir", "sync_config", "if_exists"}
 """Not looked at: they have led here."""
+
+MAX_DEPTH = 6
+"""How deep values are compared: objects may refer to each other in circles."""
 
 _PLAIN = (type(None), bool, int, float, str, bytes, datetime.timedelta, enum.Enum)
 _SHOWN = (*_PLAIN, dict, list, tuple)
@@ -75,20 +79,23 @@ def _is_same_plain(one: Any, other: Any) -> bool:
     return not callable(one) and is_alike(one, other)
 
 
-def is_alike(old: Any, new: Any) -> bool:
+def is_alike(old: Any, new: Any, depth: int = MAX_DEPTH) -> bool:
     """Are both of the same kind, and made with the same plain values? Their code may differ."""
     if isinstance(old, _PLAIN) or isinstance(new, _PLAIN):
         return bool(old == new)
+    if not depth:
+        return True
     if isinstance(old, list | tuple) and isinstance(new, list | tuple):
-        return len(old) == len(new) and all(map(is_alike, old, new))
+        return len(old) == len(new) and all(is_alike(*pair, depth - 1) for pair in zip(old, new, strict=True))
     if isinstance(old, dict) and isinstance(new, dict):
-        return old.keys() == new.keys() and all(is_alike(old[key], new[key]) for key in old)
+        return old.keys() == new.keys() and all(is_alike(old[key], new[key], depth - 1) for key in old)
+    if isinstance(old, FunctionType) and isinstance(new, FunctionType):
+        return True
     # By name: a class of a script is another one each time that it is loaded.
     if type(old).__qualname__ != type(new).__qualname__:
         return False
     ours, theirs = getattr(old, "__dict__", {}), getattr(new, "__dict__", {})
-    plain = [name for name in ours.keys() & theirs.keys() if isinstance(ours[name], _PLAIN)]
-    return all(ours[name] == theirs[name] for name in plain)
+    return all(is_alike(ours[name], theirs[name], depth - 1) for name in ours.keys() & theirs.keys())
 
 
 def _difference(name: str, old: Any, new: Any) -> str:
