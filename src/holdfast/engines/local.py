@@ -82,6 +82,7 @@ class LocalProcessEngine:
         self._moved: set[tuple[int, int]] = set()  # attempts that got a second worker
         self._waiting: deque[Run] = deque()  # for GPUs that are not free yet
         self._gpus = GpuPool({})
+        self._clearing: dict[int, tuple[str, ...]] = {}  # idle processes that are being killed, and the GPUs they hold
         self._ready: list[Observation] = []
 
     # --- the protocol
@@ -199,7 +200,26 @@ class LocalProcessEngine:
             gpus = self._gpus.take(amount)
             if gpus is None:
                 return
+            if not self._clear(gpus, amount):
+                self._gpus.give_back(gpus, amount)
+                return  # tried again when the process is gone
             self._place(self._waiting.popleft(), gpus, amount)
+
+    def _clear(self, gpus: tuple[str, ...], amount: float) -> bool:
+        """End idle processes that would share these GPUs with somebody they must not share with; are all gone?
+
+        Reused instances keep memory of their GPU while idle; whoever gets the device must not find it taken.
+        """
+        chosen = self._idle_on(gpus)
+        for worker in [w for w in self._idle if w is not chosen and set(w.gpus) & set(gpus)]:
+            if self._crew is not None and (amount >= 1 or worker.gpus != gpus):
+                self._idle.remove(worker)
+                self._clearing[worker.number] = worker.gpus
+                self._crew.kill(worker)
+        return not any(set(held) & set(gpus) for held in self._clearing.values())
+
+    def _idle_on(self, gpus: tuple[str, ...]) -> WorkerHandle | None:
+        return next((w for w in reversed(self._idle) if w.gpus == gpus and not w.hung_up()), None)
 
     def _give_up_waiting(self, n: int, attempt: int) -> None:
         for run in self._waiting:
@@ -217,8 +237,10 @@ class LocalProcessEngine:
         run = msgspec.structs.replace(run, gpus=gpus)
         try:
             data = frame(run)
-            worker = self._take_idle(self._crew, gpus, amount)
-            if worker is None:
+            worker = self._idle_on(gpus)
+            if worker is not None:
+                self._idle.remove(worker)
+            else:
                 worker = self._crew.new_worker()
                 data = frame(msgspec.structs.replace(self._setup, worker=worker.number)) + data
         except (ValueError, TypeError, OverflowError) as error:
@@ -232,17 +254,6 @@ class LocalProcessEngine:
         worker.begin(run, self._setup, amount)
         self._attempts[run.n, run.attempt] = worker
         self._crew.send(worker, data)
-
-    def _take_idle(self, crew: Crew, gpus: tuple[str, ...], amount: float) -> WorkerHandle | None:
-        chosen = next((w for w in reversed(self._idle) if w.gpus == gpus and not w.hung_up()), None)
-        for worker in [w for w in self._idle if w is not chosen and set(w.gpus) & set(gpus)]:
-            # Reused instances keep memory of their GPU while idle; whoever gets the device must not find it taken.
-            if amount >= 1 or worker.gpus != gpus:
-                self._idle.remove(worker)
-                crew.kill(worker)
-        if chosen is not None:
-            self._idle.remove(chosen)
-        return chosen
 
     # --- what the crew tells
 
@@ -301,6 +312,7 @@ class LocalProcessEngine:
     def gone(self, worker: WorkerHandle, cause: str, detail: str) -> None:
         """Part of ``CrewListener``: the attempt's end, and only then its resources."""
         key, run, amount = worker.key, worker.run, worker.gpu_amount
+        self._clearing.pop(worker.number, None)
         if worker in self._idle:
             self._idle.remove(worker)
         self._release(worker)
