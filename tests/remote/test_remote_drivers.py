@@ -33,10 +33,16 @@ def held(lab: RemoteLab, **fields: Any) -> RemotePlan:
     return RemotePlan(trials=2, steps=12, every=2, pause_s=0.02, hold=str(lab.folder / "hold"), **fields)
 
 
+def known_to_the_store(lab: RemoteLab, driver: Driver) -> None:
+    """Wait until the store has the beginning of a driver's history, which may arrive a second after the first report."""
+    until(lambda: lab.shipped_seq() > 0 or driver.ended, lambda: driver.output)
+
+
 def stop_in_the_middle(lab: RemoteLab, plan: RemotePlan, machine: str = "a") -> Driver:
     """A driver that is stopped by SIGSTOP, like a suspended laptop, with everything that it started."""
     driver = lab.start(plan, machine)
     lab.started(driver, reports=6, saved=3)
+    known_to_the_store(lab, driver)
     for process in lab.processes():
         kill(process.pid, signal.SIGSTOP)
     return driver
@@ -67,8 +73,9 @@ def test_a_second_driver_is_told_who_has_the_experiment_and_leaves(lab: RemoteLa
 @pytest.mark.slow
 def test_a_driver_on_another_machine_waits_out_the_silence_of_one_that_died(lab: RemoteLab) -> None:
     """Whether a process of another machine lives cannot be seen, only when the store last heard of it."""
-    first = lab.start(RemotePlan(trials=2, steps=12, every=2, pause_s=0.05, machine="a"))
+    first = lab.start(RemotePlan(trials=2, steps=40, every=2, pause_s=0.1, machine="a"))
     lab.started(first, reports=4, saved=2)
+    known_to_the_store(lab, first)
     first.kill()
     early = lab.run(RemotePlan(machine="b"), "b")
     assert early.process.returncode == 1
@@ -86,7 +93,7 @@ def test_a_driver_on_another_machine_waits_out_the_silence_of_one_that_died(lab:
 @pytest.mark.parametrize("wake_at", ["while the other runs", "when the other has finished"])
 def test_a_driver_that_slept_through_a_take_over_elsewhere_ends_as_fenced(lab: RemoteLab, wake_at: str) -> None:
     """Nothing that it wrote to its mirror, or sends after it woke, becomes part of the experiment."""
-    plan = RemotePlan(trials=3, steps=20, every=2, pause_s=0.03, keep=2, sync_period=1.0)
+    plan = RemotePlan(trials=3, steps=40, every=2, pause_s=0.06, keep=2, sync_period=1.0)
     first = stop_in_the_middle(lab, plan)
     sleepers = [process.pid for process in lab.processes()]
     before = lab.stored_history()
@@ -126,7 +133,7 @@ def forget_void(lab: RemoteLab) -> None:
 @pytest.mark.slow
 def test_a_mirror_whose_tail_was_never_shipped_is_set_aside(lab: RemoteLab) -> None:
     """Taken over while it slept, killed, and then restored on the machine that slept: the store's history counts."""
-    plan = RemotePlan(trials=2, steps=14, every=2, pause_s=0.03)
+    plan = RemotePlan(trials=2, steps=40, every=2, pause_s=0.06)
     stop_in_the_middle(lab, plan)
     tail = [payload for _, payload in read_journal(lab.mirror("a"))]
     lab.kill_all()
@@ -172,6 +179,7 @@ def test_a_take_over_of_a_living_driver_ends_it(lab: RemoteLab) -> None:
 def test_of_four_simultaneous_restores_exactly_one_proceeds(lab: RemoteLab, places: str, takeover: bool) -> None:
     lab.run(PLAN, HOLDFAST_CRASH="L5.after:3")
     lab.check_no_process_left()
+    before = epochs(lab)  # of another machine, also the very first records may be lost
     gate = lab.folder / "gate"
     plan = RemotePlan(gate=str(gate), takeover=takeover)
     drivers = [lab.start(plan, machine) for machine in places]
@@ -190,7 +198,7 @@ def test_of_four_simultaneous_restores_exactly_one_proceeds(lab: RemoteLab, plac
     lab.check_finished(PLAN, tidy=not takeover)
     lab.check_stored()
     if not takeover:
-        assert epochs(lab) == [1, 2]
+        assert epochs(lab) == [*before, 2]
 
 
 @pytest.mark.slow
