@@ -116,6 +116,20 @@ def test_group_durability_leaves_the_sync_to_others_and_sync_durability_does_not
     assert records(disk) == [b"a", b"b"]
 
 
+def test_a_take_over_during_a_sync_keeps_the_reply_back(disk: FaultyDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where others share the disk, whoever takes over reads what was synced, and not what was written."""
+    journal = reopen(disk, durability="sync")
+    sync = journal.sync
+
+    def slow_sync() -> bool:
+        claim_epoch(ROOT, takeover=True, disk=disk)
+        return sync()
+
+    monkeypatch.setattr(journal, "sync", slow_sync)
+    with pytest.raises(FencedError):
+        journal.append([b"one"])
+
+
 def test_synced_records_survive_a_power_cut_and_others_may_not(disk: FaultyDisk) -> None:
     journal = reopen(disk)
     journal.append(numbered(1, 5))

@@ -34,7 +34,7 @@ def held(lab: RemoteLab, **fields: Any) -> RemotePlan:
 
 
 def known_to_the_store(lab: RemoteLab, driver: Driver) -> None:
-    """Wait until the store has the beginning of a driver's history, which may arrive a second after the first report."""
+    """Wait until the store has the beginning of a driver's history, up to a second after the first report."""
     until(lambda: lab.shipped_seq() > 0 or driver.ended, lambda: driver.output)
 
 

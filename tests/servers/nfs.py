@@ -94,10 +94,14 @@ class NFS(Server):
 
     def restart_server(self) -> None:
         """Stop and start the NFS server inside; the clients stay mounted, and wait out its grace period."""
-        tool = str(self._tree() / "usr" / "sbin" / "rpc.nfsd")
-        for words in ([tool, "0"], [tool, "-N", "3", "-H", "127.0.0.1", "2"]):
+        for words in self.restart_commands():
             done = self.run(words)
             assert done.returncode == 0, done.stdout
+
+    def restart_commands(self) -> tuple[list[str], list[str]]:
+        """The commands that stop and start the NFS server, to be run inside."""
+        tool = str(self._tree() / "usr" / "sbin" / "rpc.nfsd")
+        return [tool, "0"], [tool, "-N", "3", "-H", "127.0.0.1", "2"]
 
     @staticmethod
     def _tree() -> Path:

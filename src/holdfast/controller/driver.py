@@ -54,6 +54,7 @@ from holdfast.search import BasicVariantGenerator
 from holdfast.space.naming import trial_id
 from holdfast.stopper import resolve_stopper
 from holdfast.storage.address import join_address
+from holdfast.storage.mounts import disk_of
 from holdfast.trainable.messages import Setup
 
 logger = logging.getLogger("holdfast")
@@ -272,8 +273,8 @@ class Driver:
     # --- the parts
 
     def _make_notifier(self, state: State, clock: RealClock, journal: JournalWriter, claim: Claim) -> Notifier:
-        config, environment, info = self._run_config, self._environment, self._info
-        history = Past(self._experiment.root.path, self._experiment.spec.retention, self._results)
+        config, environment, info, root = self._run_config, self._environment, self._info, self._experiment.root
+        history = Past(root.path, self._experiment.spec.retention, self._results)
         info.load_rows = history.rows
         given = [*(config.callbacks or ()), *callbacks_from_paths(environment.callbacks)]
         facts = ExperimentFacts(
@@ -292,14 +293,14 @@ class Driver:
             info,
             clock,
             journal,
-            root=self._experiment.root,
+            root=root,
             results=self._results,
             history=history,
             stop=self._stop,
             callbacks=default_callbacks(environment.disable_auto_callback_loggers, given),
             display=make_display(config.verbose, reporter=config.progress_reporter),
             facts=facts,
-            is_fenced=partial(is_fenced, self._experiment.root.path, claim),
+            is_fenced=partial(is_fenced, root.path, claim, disk=disk_of(root.path)),
             logs_policies=getattr(self._algorithms.chosen, "log_config", True),
         )
 

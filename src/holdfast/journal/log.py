@@ -6,7 +6,8 @@ at a rotation, and when too much waits for a sync that hangs).
 
 What keeps the promise: a reply may leave the process when `accepted_seq` has reached its record. `append` looks
 for a newer epoch before the write, to keep void bytes out of the file, and again after it: if nobody had claimed
-the experiment when the bytes were in the file, whoever claims it later reads them.
+the experiment when the bytes were in the file, whoever claims it later reads them. On a network file system another
+machine reads what was synced: there a take-over from a living driver costs what a power cut would.
 """
 
 from __future__ import annotations
@@ -26,7 +27,8 @@ from holdfast.journal.epoch import HEARTBEAT_S, Claim
 from holdfast.journal.reader import Position, TornTail
 from holdfast.journal.segment_writer import SegmentWriter
 from holdfast.storage.crashpoint import crashpoint
-from holdfast.storage.local import REAL_DISK, Disk, is_full
+from holdfast.storage.local import Disk, is_full
+from holdfast.storage.mounts import disk_of
 
 Durability = Literal["group", "sync"]
 
@@ -73,7 +75,7 @@ class Journal:
         claim: Claim,
         *,
         durability: Durability = "group",
-        disk: Disk = REAL_DISK,
+        disk: Disk | None = None,
         threaded: bool = True,
     ) -> Journal:
         """Open the journal of the experiment at ``root`` for appending, in a new segment.
@@ -85,7 +87,7 @@ class Journal:
             root: The experiment's root.
             claim: From `claim_epoch`.
             durability: "group" syncs in the background; "sync" makes `append` wait until its records are durable.
-            disk: Where the root is.
+            disk: Where the root is; None finds out.
             threaded: False leaves all syncs to explicit calls of `sync`.
 
         Raises:
@@ -101,7 +103,9 @@ class Journal:
                 f'durability must be "group" or "sync", not {durability!r}: "group" syncs at most '
                 f'{GROUP_COMMIT_S} s after a write, "sync" before every reply.'
             )
-        journal = cls(os.path.abspath(root), claim, durability, disk)
+        root = os.path.abspath(root)
+        disk = disk or disk_of(root)
+        journal = cls(root, claim, durability, disk)
         try:
             journal._writer.open()
         except OSError as error:
@@ -197,7 +201,7 @@ class Journal:
                 self._dirty_since = time.monotonic()
                 self._changed.notify_all()
         if self._durability == "sync" or writer.overdue:
-            self.sync()
+            self._sync_fenced()
         return writer.last_seq
 
     def flush(self) -> bool:
@@ -215,7 +219,7 @@ class Journal:
             done = self._writer.drain()
             self._check_fence()
         if self._durability == "sync":
-            return self.sync() and done
+            return self._sync_fenced() and done
         self.request_sync()
         return done
 
@@ -282,6 +286,12 @@ class Journal:
         if self._thread is None:
             self._tell()
         return writer.synced_seq >= target
+
+    def _sync_fenced(self) -> bool:
+        """Sync, and look for a successor once more: where others share the disk, they see only what was synced."""
+        done = self.sync()
+        self._check_fence()
+        return done
 
     def close(self, *, release: bool = True) -> None:
         """Write and sync what is left, stop, and let the next driver in. Closing twice is allowed.

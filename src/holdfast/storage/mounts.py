@@ -1,0 +1,72 @@
+"""Which file systems only this machine can change, and how to look at one that others change too.
+
+Owns the judgement by the kind of the mount. Must never claim that a file system is this machine's own if that is not
+known: a look too many costs microseconds, a missed successor costs an experiment with two writers.
+"""
+
+from __future__ import annotations
+
+import os
+
+from holdfast.storage.local import REAL_DISK, Disk, RealDisk
+
+_TABLE = "/proc/self/mountinfo"
+
+# Everything else may have other clients, or is asked for its names by way of something that may (FUSE).
+_OWN = frozenset(
+    ("apfs", "aufs", "bcachefs", "btrfs", "erofs", "exfat", "ext2", "ext3", "ext4", "f2fs", "hfs", "hfsplus", "jfs")
+    + ("msdos", "nilfs2", "ntfs", "ntfs3", "overlay", "ramfs", "reiserfs", "rootfs", "squashfs", "tmpfs", "udf", "vfat")
+    + ("xfs", "zfs")
+)
+
+
+class SharedDisk(RealDisk):
+    """A disk on which other machines make files too."""
+
+    def exists(self, path: str) -> bool:
+        # A client may believe for a minute that a name which was missing still is. That belief hangs on what it knows
+        # of the directory, and opening one makes it ask the server (close-to-open consistency).
+        try:
+            os.close(os.open(os.path.dirname(path), os.O_RDONLY))
+        except FileNotFoundError:
+            return False
+        return super().exists(path)
+
+
+_SHARED_DISK: Disk = SharedDisk()
+
+
+def disk_of(path: str | os.PathLike[str]) -> Disk:
+    """Return the disk through which to look at ``path``, which need not be there yet."""
+    kind = file_system_of(path)
+    return REAL_DISK if kind in _OWN or os.name == "nt" else _SHARED_DISK
+
+
+def file_system_of(path: str | os.PathLike[str]) -> str:
+    """Return the kind of file system, as ``nfs4``, on which ``path`` is or would be; empty if that cannot be known."""
+    try:
+        with open(_TABLE, encoding="utf-8", errors="surrogateescape") as file:
+            mounts = [_parse(line) for line in file]
+    except OSError:
+        return ""
+    inside = os.path.realpath(path)
+    kind, longest = "", -1
+    for place, its_kind in mounts:
+        # Of several mounts at one place the last one is seen.
+        if len(place) >= longest and (inside == place or inside.startswith(place.rstrip("/") + "/")):
+            kind, longest = its_kind, len(place)
+    return kind
+
+
+def _parse(line: str) -> tuple[str, str]:
+    """Return place and kind of a mount. Behind the place stand any number of optional words, then a dash."""
+    facts, _, source = line.partition(" - ")
+    place = facts.split(" ")[4].encode("utf-8", "surrogateescape")
+    return _unescaped(place), source.split(" ", 1)[0]
+
+
+def _unescaped(place: bytes) -> str:
+    """Undo the octal escapes of blanks, tabs, line breaks and backslashes."""
+    for code in (b"040", b"011", b"012", b"134"):
+        place = place.replace(b"\\" + code, bytes([int(code, 8)]))
+    return os.fsdecode(place)
