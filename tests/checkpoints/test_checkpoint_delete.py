@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import errno
 import zlib
 from collections.abc import Callable
 from pathlib import Path
@@ -9,6 +10,7 @@ from checkpoint_trial import Trial, read_tree, write_tree
 
 from holdfast.checkpoints.delete import delete
 from holdfast.checkpoints.reader import verify
+from holdfast.checkpoints.tree import remove_tree
 from holdfast.errors import InternalError, StorageError
 
 
@@ -87,6 +89,25 @@ def test_a_file_system_that_refuses_is_storage_trouble(trial: Trial, monkeypatch
         with pytest.raises(StorageError, match="EPERM"):
             delete(saved)
     verify(saved)
+
+
+def test_a_file_that_a_reader_still_has_open_on_a_network_is_told_as_such(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    saved = trial.saved()
+
+    def keep_for_reader(path: str) -> None:
+        if Path(path).exists():
+            remove_tree(path)
+            write_tree(Path(path), {".nfs000000000000002200000002": b"a"})
+            raise OSError(errno.ENOTEMPTY, "Directory not empty")
+
+    with monkeypatch.context() as patch:
+        patch.setattr("holdfast.checkpoints.delete.remove_tree", keep_for_reader)
+        with pytest.raises(StorageError, match="some process has files of it open"):
+            delete(saved)
+    delete(saved)
+    assert trial.names() == []
 
 
 def test_read_only_directories_are_deleted_too(tmp_path: Path, run_python: Callable) -> None:

@@ -15,7 +15,7 @@ from typing import NoReturn
 from holdfast.checkpoints import names
 from holdfast.checkpoints.manifest import BadManifest, decode
 from holdfast.checkpoints.tree import remove_tree, storage_error
-from holdfast.errors import InternalError
+from holdfast.errors import InternalError, StorageError
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import fsync_dir
 
@@ -36,13 +36,28 @@ def delete(directory: str | os.PathLike[str]) -> None:
     try:
         _delete(path, name)
     except OSError as error:
+        if _is_held_open(_trash_of(path, name)):
+            raise StorageError(
+                f"{path} is no checkpoint any more, but some process has files of it open, and a network file system "
+                "keeps those for as long. What is left is removed later, or when the experiment is restored."
+            ) from error
         raise storage_error(error, f"deleting {path}") from error
+
+
+def _trash_of(path: str, name: str) -> str:
+    """The directory's last name, made from the one that it had, so that a repeated deletion finds it."""
+    return path if name.startswith(".trash-") else f"{os.path.dirname(path)}/.trash-{zlib.crc32(name.encode()):08x}"
+
+
+def _is_held_open(trash: str) -> bool:
+    """Whether nothing is left but what a network file system keeps for those who have it open."""
+    left = [name for _, _, files in os.walk(trash) for name in files]
+    return bool(left) and all(names.is_kept_for_readers(name) for name in left)
 
 
 def _delete(path: str, name: str) -> None:
     parent = os.path.dirname(path)
-    # Made from the name, so that a repeated deletion finds what the first one left.
-    trash = path if name.startswith(".trash-") else f"{parent}/.trash-{zlib.crc32(name.encode()):08x}"
+    trash = _trash_of(path, name)
     try:
         facts = os.lstat(path)
     except FileNotFoundError:

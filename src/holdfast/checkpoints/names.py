@@ -96,7 +96,12 @@ def is_leftover(path: str) -> bool:
     Network file systems keep a deleted file that somebody has open; a ``set_metadata`` that was killed leaves its
     temporary file.
     """
-    return path.rpartition("/")[2].startswith((".nfs", ".fuse_hidden")) or is_temporary_file(path)
+    return is_kept_for_readers(path) or is_temporary_file(path)
+
+
+def is_kept_for_readers(path: str) -> bool:
+    """Whether a file is a deleted one that a network file system keeps while somebody has it open."""
+    return path.rpartition("/")[2].startswith((".nfs", ".fuse_hidden"))
 
 
 def is_temporary_file(path: str) -> bool:
