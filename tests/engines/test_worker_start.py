@@ -12,6 +12,7 @@ import pytest
 from engine_harness import LocalDriver, open_fds
 
 from holdfast.config import LocalEngine
+from holdfast.core.events import Cause
 from holdfast.core.observations import Capacity, Died, Joined, Raised, Returned
 from holdfast.engines import process_tree
 from holdfast.engines.local import LocalProcessEngine
@@ -220,3 +221,18 @@ def test_a_driver_that_was_taken_over_leaves_its_successors_note(drive: Drive) -
     assert note.read_text() == before
     newer.engine.close()
     assert not note.exists()
+
+
+def test_a_driver_that_lost_its_nanny_to_a_take_over_leaves_its_successors_alone(drive: Drive) -> None:
+    older = drive()
+    older.code(0, "report()\ntime.sleep(1000)")
+    older.metrics(0)
+    newer = drive()  # ends what it finds
+    assert isinstance(newer.ran(1, "report()"), Returned)
+    nanny = newer.nanny()
+    end = older.end_of(0)
+    assert isinstance(end, Died)
+    assert end.cause == Cause.ENGINE_LOST
+    assert isinstance(older.ran(2, "report()"), Returned)
+    assert newer.nanny() == nanny
+    assert process_tree.is_running(nanny)

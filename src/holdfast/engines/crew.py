@@ -69,7 +69,7 @@ class Crew:
         self._listener = listener
         self._log_dir = log_dir
         self._next_number = first_number
-        self._start: Callable[[], Nursery] | None = None
+        self._start: Callable[..., Nursery] | None = None
         self._nursery: Nursery | None = None
         self._selector = selectors.DefaultSelector()
         self._wait = BriskWait()
@@ -79,10 +79,10 @@ class Crew:
         self._selector.register(self._woken, _READ, self._on_wake)
         self._timers: dict[int, tuple[float, Callable[[WorkerHandle], None]]] = {}
 
-    def begin(self, start: Callable[[], Nursery]) -> None:
-        """Start the nanny. ``start`` is kept, to be called again if the nanny is lost."""
+    def begin(self, start: Callable[..., Nursery]) -> None:
+        """Start the nanny. ``start`` is kept, to be called again, with ``again=True``, if the nanny is lost."""
         self._start = start
-        self._start_nursery()
+        self._enter_nursery(start())
 
     def wake(self) -> None:
         """Make ``turn`` return soon. From any thread and from signal handlers, also after ``close``."""
@@ -273,9 +273,8 @@ class Crew:
 
     # --- the nanny
 
-    def _start_nursery(self) -> None:
-        assert self._start is not None
-        self._nursery = nursery = self._start()
+    def _enter_nursery(self, nursery: Nursery) -> None:
+        self._nursery = nursery
         self._selector.register(nursery.link.socket, _READ, self._on_nursery)
         if nursery.pidfd is not None:
             # Its socket may outlive it in a worker that it was just forking.
@@ -315,7 +314,8 @@ class Crew:
         if self.losses <= MAX_LOSSES:
             _log.warning("%s and is started again.", _LOST_NANNY.capitalize())
             try:
-                self._start_nursery()
+                assert self._start is not None
+                self._enter_nursery(self._start(again=True))
             except OSError as error:
                 _log.warning("It cannot be started: %s", error)
         for worker in lost:

@@ -36,7 +36,7 @@ SWEEP_S = 5.0
 
 
 class Nursery:
-    """One nanny and the workers it has.
+    """One nanny and the workers it has; ``again`` if its driver had one before.
 
     Attributes:
         link: For the selector of whoever polls.
@@ -44,12 +44,21 @@ class Nursery:
     """
 
     def __init__(
-        self, *, runner: str, start: str, preload: tuple[str, ...], sys_path: tuple[str, ...], log_dir: Path
+        self,
+        *,
+        runner: str,
+        start: str,
+        preload: tuple[str, ...],
+        sys_path: tuple[str, ...],
+        log_dir: Path,
+        again: bool = False,
     ) -> None:
         self._run = uuid.uuid4().hex
         self._log = log_dir / "nanny.log"
         self._note = log_dir / "nanny.run"
-        self._sweep_after_a_crash()
+        if not again:
+            self._sweep_after_a_crash()
+        self._leave_note()
         ours, theirs = socket.socketpair()
         plan = NannyPlan(
             driver=os.getpid(),
@@ -75,7 +84,12 @@ class Nursery:
         """If driver and nanny were both killed, children of trials may have survived them; the note names them."""
         with contextlib.suppress(OSError):
             process_tree.sweep(self._note.read_text(encoding="ascii", errors="replace"), SWEEP_S)
-        self._note.write_text(self._run, encoding="ascii")
+            self._note.unlink()
+
+    def _leave_note(self) -> None:
+        """A note that is there is of a driver that has taken the experiment over and needs it."""
+        with contextlib.suppress(FileExistsError), open(self._note, "x", encoding="ascii") as note:
+            note.write(self._run)
 
     def _execute(self, plan: NannyPlan, sys_path: Sequence[str]) -> subprocess.Popen[bytes]:
         paths = [path or os.getcwd() for path in sys_path]  # "" is the driver's directory, not the trial's
