@@ -1,15 +1,20 @@
 """When trials are answered: at once if only our own loggers are told, else after every callback has had its say."""
 
+import time
+
 import holdfast as tune
 from holdfast.callbacks import CSVLoggerCallback, JsonLoggerCallback
 from holdfast.controller import loop as loop_module
 from holdfast.controller.notify import Notifier
+from holdfast.core import commands as cmd
+from holdfast.trainable.ahead import BRISK_S
 
 ANSWERED, TOLD = "answered", "told"
 
 
 def train(config):
     for step in range(3):
+        time.sleep(2 * BRISK_S)  # those that come faster need not wait at all
         tune.report({"step": step})
 
 
@@ -47,6 +52,18 @@ def order_of(tmp_path, monkeypatch, callbacks):
 def test_a_trial_goes_on_while_result_files_are_written(tmp_path, monkeypatch):
     callbacks = [JsonLoggerCallback(), CSVLoggerCallback()]
     assert order_of(tmp_path, monkeypatch, callbacks) == {(ANSWERED, TOLD)}
+
+
+def test_one_answer_holds_for_all_reports_before_it():
+    sent = []
+    controller = loop_module.Controller.__new__(loop_module.Controller)
+    controller._carry_out = sent.append
+    go = [cmd.Reply(n, 1, ordinal, ahead=64) for n, ordinal in ((0, 1), (0, 2), (1, 1), (0, 3))]
+    stop = [cmd.Reply(0, 1, ordinal, "stop") for ordinal in (4, 5)]
+    halt = cmd.Halt(0, 1)
+    controller._dispatch([])
+    controller._dispatch([*go, *stop, halt])
+    assert sent == [go[1], go[2], go[3], stop[1], halt]
 
 
 def test_a_trial_waits_for_callbacks_of_the_user(tmp_path, monkeypatch):

@@ -98,6 +98,29 @@ def test_missing_metric_names_the_metric_and_what_was_reported():
         world.report(loss=1.0)
 
 
+def answer(turn):
+    (reply,) = [command for command in turn.commands if isinstance(command, cmd.Reply)]
+    return reply
+
+
+def test_a_trial_may_run_ahead_where_nothing_can_stop_it():
+    world = World(ahead=64, required_metrics=(("acc", "tune.TuneConfig()"),))
+    assert answer(world.report(acc=1.0)).ahead == 64
+    assert answer(World().report(loss=1.0)).ahead == 0
+
+
+def test_a_trial_does_not_run_ahead_while_its_end_is_near():
+    assert answer(World(ahead=64).report(loss=1.0, done=True)).ahead == 0
+    world = World(ahead=64)
+    world.tell(ob.Interrupted("SIGINT"))
+    assert answer(world.report(loss=1.0)).ahead == 0
+
+
+def test_a_metric_that_must_be_looked_for_deeper_is_looked_for_each_time():
+    world = World(ahead=64, required_metrics=(("a/b", "tune.TuneConfig()"),))
+    assert answer(world.report(a={"b": 1.0})).ahead == 0
+
+
 def test_failures_are_retried_until_the_budget_is_spent():
     world = World(max_failures=2)
     assert [kinds(world.fail().events)[0] for _ in range(3)] == ["AttemptFailed", "AttemptFailed", "TrialErrored"]

@@ -27,8 +27,10 @@ from experiments import SIDE, WORKER_CRASH, Plan, first_hash, loss_of, next_hash
 from holdfast.controller.opening import open_state
 from holdfast.controller.spec import Root, read_spec
 from holdfast.core import events as ev
+from holdfast.core.observations import Report
 from holdfast.core.state import State, Status
 from holdfast.journal.reader import read_journal
+from holdfast.trainable.ahead import has_spools, read_spool
 
 SCRIPT = str(Path(__file__).with_name("experiments.py"))
 MARK = "CRASH_TEST_MARK"
@@ -166,12 +168,21 @@ class Lab:
     # --- the invariants
 
     def check_nothing_lost(self) -> list[ev.AnyEvent]:
-        """I1: every report that has returned is a fact, whether or not its attempt survived."""
+        """I1: every report that has returned is a fact, or becomes one, whether or not its attempt survived."""
         history = self.history()
         tokens = {event.metrics["token"] for event in history if isinstance(event, ev.Reported)}
+        tokens |= {report.metrics["token"] for report in self.ran_ahead()}
         lost = [line for line in self.acknowledged() if line.token not in tokens]
         assert not lost, f"acknowledged and lost: {lost}"
         return history
+
+    def ran_ahead(self) -> list[Report]:
+        """What trials had reported to drivers that never read it, as the next one would find it."""
+        if not has_spools(self.root):
+            return []
+        trials = self.state().trials
+        running = [trial for trial in trials if trial.status == Status.RUNNING]
+        return [found for trial in running for found in read_spool(self.root, trial.n, trial.attempt, trial.ordinal)]
 
     def check_rework(self, history: Iterable[ev.AnyEvent]) -> int:
         """No attempt starts before the last acknowledged checkpoint; returns how many attempts were repeats."""

@@ -50,11 +50,13 @@ from holdfast.engines.local import LocalProcessEngine
 from holdfast.journal.epoch import Claim, is_fenced, release
 from holdfast.journal.log import Journal
 from holdfast.journal.snapshot import SnapshotStore
+from holdfast.schedulers import FIFOScheduler
 from holdfast.search import BasicVariantGenerator
 from holdfast.space.naming import trial_id
 from holdfast.stopper import resolve_stopper
 from holdfast.storage.address import join_address
 from holdfast.storage.mounts import disk_of
+from holdfast.trainable.ahead import forget_spools, has_spools, read_spool
 from holdfast.trainable.messages import Setup
 
 logger = logging.getLogger("holdfast")
@@ -62,6 +64,7 @@ logger = logging.getLogger("holdfast")
 LAST_SYNC_S = 60.0
 KEEPER_S = 5.0  # for jobs that are under way when the driver leaves: the next one must not meet them half done
 LOOKAHEAD = 64
+AHEAD = 64  # reports that a trial may send without waiting: enough to keep the driver busy, heard within milliseconds
 SHIPPED = "what was missing in the store was sent"
 CALM_GC = (20_000, 20, 20)
 """The loop makes many small objects that live long and no cycles: collecting as often as usual costs a fifth of it."""
@@ -142,7 +145,7 @@ class Driver:
             store = SnapshotStore(root.path, epoch=claim.epoch)
             leaving.callback(store.close)
             leaving.callback(self._home.close)  # after the journal, which may still have something to ship
-            own_journal = self._home.open(claim)
+            self._journal = own_journal = self._home.open(claim)
             leaving.push(_close_journal(own_journal))
             opened = open_with_memory(root, self._experiment.spec.retention, store, self._memories)
             state = opened.state
@@ -167,7 +170,8 @@ class Driver:
                 clock=clock,
                 run_message=partial(self._kit.run_message, state),
             )
-            controller = Controller(state, self._policies(), edges, hooks, self._watches())
+            policies = self._policies(ahead=0 if hooks.answers_wait else AHEAD)
+            controller = Controller(state, policies, edges, hooks, self._watches())
             self._hooks = hooks
             snapshots = Snapshotter(
                 state,
@@ -207,6 +211,7 @@ class Driver:
             try:
                 hooks.start()
                 edges.engine.open(self._setup(first_worker=max(state.workers, default=0) + 1))
+                self._hear_spools(controller)  # only now: opening has ended what the driver before had left running
                 self._loop(controller, snapshots)
                 edges.engine.close()
                 self._leave(controller, snapshots)
@@ -222,6 +227,17 @@ class Driver:
             exit_code=signals.exit_code,
             failure=hooks.failure if self._failure.fail_fast == "raise" else None,
         )
+
+    def _hear_spools(self, controller: Controller) -> None:
+        """Take in what trials had reported ahead of a driver that never read it."""
+        root, state = self._experiment.root.path, controller.state
+        for n in list(state.running):
+            trial = state.trials[n]
+            reports = read_spool(root, n, trial.attempt, after=trial.ordinal)
+            if reports:
+                controller.turn(reports)
+        if has_spools(root) and self._journal.sync():
+            forget_spools(root)
 
     def _loop(self, controller: Controller, snapshots: Snapshotter) -> None:
         state, clock = controller.state, controller.edges.clock
@@ -256,6 +272,7 @@ class Driver:
     def _leave(self, controller: Controller, snapshots: Snapshotter) -> None:
         """The last facts, the last sync, the last snapshot: only then may ``fit()`` claim anything (I9)."""
         state, hooks = controller.state, self._hooks
+        self._hear_spools(controller)
         reason = state.session.draining
         running = [
             ev.AttemptInterrupted(controller.edges.clock.now(), n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED)
@@ -304,7 +321,7 @@ class Driver:
             logs_policies=getattr(self._algorithms.chosen, "log_config", True),
         )
 
-    def _policies(self) -> Policies:
+    def _policies(self, ahead: int) -> Policies:
         tune, experiment, algorithms = self._tune_config, self._experiment, self._algorithms
         required: tuple[tuple[str, str], ...] = ()
         if not self._environment.disable_strict_metric_checking:
@@ -326,10 +343,17 @@ class Driver:
             count_preemption=self._environment.count_preemption_as_failure,
             unwind_grace_s=self._environment.force_trial_cleanup_s,
             max_uncommitted=self._max_uncommitted(),
+            ahead=ahead if self._lets_everything_pass() else 0,
             roots=(str(experiment.root.path), os.path.realpath(experiment.root.path)),
         )
         tell = ignore if algorithms.search is None else algorithms.search.tell
         return Policies(rules, algorithms.scheduler, self._stop, self._results, tell)
+
+    def _lets_everything_pass(self) -> bool:
+        """Whether no report can lead to anything but "go on", and a spool is as safe as an answer."""
+        algorithms, home = self._algorithms, self._home
+        free = type(algorithms.chosen) is FIFOScheduler and algorithms.search is None and self._stop.is_idle
+        return free and not self._experiment.spec.is_class and isinstance(home, LocalHome) and home.accepts_unsynced
 
     def _max_uncommitted(self) -> int:
         if self._checkpoint.wait_for_commit:

@@ -120,6 +120,11 @@ class LocalHome:
         self._durability = durability
         self._journal: Journal | None = None
 
+    @property
+    def accepts_unsynced(self) -> bool:
+        """Whether what survives the death of every process is enough to go on."""
+        return self._durability == "group"
+
     def claim(self, *, takeover: bool) -> Claim:
         return claim_epoch(self._root.path, takeover=takeover)
 

@@ -203,7 +203,10 @@ class Controller:
         self.hooks.trouble("")
 
     def _dispatch(self, commands: list[cmd.Command]) -> None:
-        for command in commands:
+        last = len(commands) - 1
+        for place, command in enumerate(commands):
+            if place < last and type(command) is cmd.Reply and _says_the_same(commands[place + 1], command):
+                continue
             if isinstance(command, cmd.GATED):
                 gated = (self.edges.journal.written_seq, command)
                 self._prepared.append(gated)
@@ -230,7 +233,7 @@ class Controller:
         if type(command) is cmd.Reply:  # by far the most frequent, and a match takes its time
             n, save = command.n, self.hooks.wants_save(command.n) or command.save
             self.watches.heard(n, self.edges.clock.now())
-            engine.reply(n, command.attempt, Decision(command.ordinal, command.go, save))
+            engine.reply(n, command.attempt, Decision(command.ordinal, command.go, save, command.ahead))
             return
         match command:
             case cmd.Launch(n, _):
@@ -245,6 +248,13 @@ class Controller:
             case cmd.Propose(count):
                 self.edges.proposer.ask(count)
                 self._hurry = True
+
+
+def _says_the_same(later: cmd.Command, reply: cmd.Reply) -> bool:
+    """Is this the answer to a later report of the same attempt, which holds for the earlier one too?"""
+    if type(later) is not cmd.Reply or reply.save:
+        return False
+    return (later.n, later.attempt, later.go) == (reply.n, reply.attempt, reply.go)
 
 
 def _let_through(gate: deque[Gated], seq: int, go: Callable[[cmd.Commit | cmd.Delete], None]) -> None:

@@ -40,6 +40,11 @@ class UserStopRule:
             rewind(trial.id, trial.rows)
 
     @property
+    def is_idle(self) -> bool:
+        """Can the rule stop nothing, whatever is reported and however long it takes?"""
+        return not self._asks and self._budget_s is None
+
+    @property
     def has_memory(self) -> bool:
         """Does the rule remember results, so that it must be told them again after a crash?"""
         return self._asks and not isinstance(self._stopper, DictStopper)

@@ -19,13 +19,17 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Answer a report: go on, stop, or pause; ``save`` asks for a checkpoint first."""
+    """Answer a report: go on, stop, or pause; ``save`` asks for a checkpoint first.
+
+    It answers all reports of the attempt up to this one. ``ahead`` more need not wait for theirs.
+    """
 
     n: int
     attempt: int
     ordinal: int
     go: str = "go"  # "go", "stop", "pause"
     save: bool = False
+    ahead: int = 0
 
 
 class Halt(msgspec.Struct, frozen=True):

@@ -64,7 +64,15 @@ def _report(turn: Turn, o: ob.Report) -> None:
     if trial.uncommitted > turn.policies.rules.max_uncommitted and not trial.verdict:
         turn.state.session.owed[o.n] = o.ordinal  # answered when storage has caught up
     else:
-        _answer(turn, trial, o.ordinal)
+        _answer(turn, trial, o.ordinal, _ahead(turn, o.metrics))
+
+
+def _ahead(turn: Turn, metrics: Mapping[str, Any]) -> int:
+    """How many reports with these metrics may follow before they are judged: as many as would surely be let pass."""
+    rules = turn.policies.rules
+    if not rules.ahead or turn.state.session.draining or turn.state.stopping:
+        return 0
+    return rules.ahead if all(name in metrics for name, _ in rules.required_metrics) else 0
 
 
 def _repeat_answer(turn: Turn, trial: Trial, o: ob.Report) -> None:
@@ -110,13 +118,13 @@ def _stage(turn: Turn, trial: Trial, sealed: ob.SealedStage) -> None:
     turn.commands.append(cmd.Commit(trial.n, index))
 
 
-def _answer(turn: Turn, trial: Trial, ordinal: int) -> None:
+def _answer(turn: Turn, trial: Trial, ordinal: int, ahead: int = 0) -> None:
     state, rules = turn.state, turn.policies.rules
     go = trial.verdict or "go"
     save = _must_save(turn, trial)
     if not trial.verdict and state.session.draining and _may_leave(turn, trial):
         go = "stop"
-    turn.commands.append(cmd.Reply(trial.n, trial.attempt, ordinal, go, save))
+    turn.commands.append(cmd.Reply(trial.n, trial.attempt, ordinal, go, save, ahead if go == "go" else 0))
     if go != "go":
         turn.commands.append(cmd.Halt(trial.n, trial.attempt, rules.unwind_grace_s))
 

@@ -31,7 +31,7 @@ class FromWorker(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class Report(FromWorker, frozen=True, tag="R"):
-    """One call of ``report()``. The worker waits for a ``Decision`` that echoes ``ordinal``, unless it is final."""
+    """One call of ``report()``. Its worker waits for a ``Decision`` on it, unless it is final or sent ahead."""
 
     ordinal: int  # 1, 2, ... within the attempt
     dt: float

@@ -104,6 +104,7 @@ class Rules(msgspec.Struct, frozen=True):
     count_preemption: bool = False
     unwind_grace_s: float = 600.0  # for a trial that was told to stop
     max_uncommitted: int = 4  # staged checkpoints of one trial before its next report waits
+    ahead: int = 0  # reports of a trial that need not wait for an answer, because nothing can tell it to stop
     roots: tuple[str, ...] = ()  # where the experiment is now, in every spelling that a path may have
 
     def relative(self, text: str) -> str:

@@ -67,6 +67,7 @@ class Decision(msgspec.Struct, array_like=True, tag="D", frozen=True, gc=False):
     ordinal: int
     go: str = "go"  # "go", "stop", "pause"
     save: bool = False  # class trainables save before they go on, stop or pause
+    ahead: int = 0  # so many reports may follow this one without waiting for an answer: all would say "go"
 
 
 class SaveSoon(msgspec.Struct, array_like=True, tag="save", frozen=True, gc=False):

@@ -2,7 +2,7 @@
 
 Owns the session: the one object in a worker process through which an attempt reports, stages checkpoints and hears
 decisions. Must never touch a checkpoint that is not a stage of its own attempt, decide anything about the trial, or
-return from ``report()`` before the driver has accepted the report (I1).
+return from ``report()`` before the driver has accepted the report, or will find it in the attempt's spool (I1).
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.core.observations import Report, Saved, SealedStage, Waiting, WorkerMessage
 from holdfast.errors import InternalError, InvalidTypeError, UsageError
 from holdfast.storage.address import join_address
+from holdfast.trainable.ahead import BRISK_S, MAX_SPOOL_BYTES, Spool
 from holdfast.trainable.context import TuneContext, warn_outside
 from holdfast.trainable.failures import is_full, message_of
 from holdfast.trainable.messages import Channel, Decision, Quit, Run, SaveSoon, Setup, ToWorker, frame
@@ -63,6 +64,11 @@ class Session:
         self.save_soon = False
         self._channel = channel
         self._ordinal = 0
+        self._asked = 0  # the last report that gets an answer
+        self._answered = 0
+        self._ahead = 0  # how many may be without one
+        self._names: Mapping[str, Any] = {}  # metrics of the last report that was judged
+        self._spool: Spool | None = Spool(setup.root, run.n, run.attempt)
         self._reported_at = time.monotonic()
         self._warned: set[str] = set()
         self._lock = threading.RLock()
@@ -95,13 +101,57 @@ class Session:
             sealed = None
             if checkpoint is not None or self._offered is not None:
                 sealed = self._seal_for_report(checkpoint)
+            passed, self._reported_at = now - self._reported_at, now
             dt = plain.get("time_this_iter_s")
             if type(dt) is not float and type(dt) is not int:
-                dt = now - self._reported_at
-            self._reported_at = now
+                dt = passed
+            if self._ahead and passed < BRISK_S and sealed is None and self._run_ahead(plain, dt):
+                return
             decision = self.exchange(plain, dt, sealed)
+            self._names = plain
         if decision.go != "go":
             raise self.unwinding()
+
+    def _run_ahead(self, metrics: dict[str, Any], dt: float) -> bool:
+        """Report without waiting for the answer, if it can only be "go on"; False if nothing was done."""
+        spool = self._spool
+        if spool is None or metrics.keys() != self._names.keys() or metrics.get("done") is True:
+            return False
+        run = self.run
+        report = Report(run.n, run.attempt, self.setup.worker, self._ordinal + 1, dt, metrics)
+        try:
+            spool.add(report)
+        except OSError:
+            self._spool = None  # no space, perhaps: what is in it stays until the attempt ends
+            return False
+        self._ordinal = self._asked = report.ordinal
+        self.send(report)
+        if self._ordinal - self._answered >= self._ahead:
+            self._catch_up(self._ordinal - self._ahead // 2)
+        if spool.size >= MAX_SPOOL_BYTES:
+            self._catch_up(self._ordinal)
+            spool.clear()
+        return True
+
+    def _catch_up(self, ordinal: int) -> None:
+        while self._answered < ordinal:
+            self._receive()
+            if self.stopped:
+                raise self.unwinding()
+
+    def _settle(self) -> None:
+        """The attempt has ended: wait until the driver has what was reported ahead, so that the spool can go."""
+        if self._spool is None:
+            return
+        try:
+            while self._spool.size and self._answered < self._asked:
+                if self.stopped in ("quit", "gone"):
+                    return  # nobody answers any more; whoever continues the experiment looks into the spool
+                self._receive()
+        except TrialStopped:
+            return
+        with contextlib.suppress(OSError):
+            self._spool.close()
 
     def finish(self, metrics: Any) -> None:
         """Report what the trainable returned. Whatever the driver decides about it, the attempt is over."""
@@ -123,14 +173,20 @@ class Session:
         except ValueError:
             self._ordinal = ordinal - 1  # too large for a frame: nothing was sent, and the user may try again
             raise
+        self._asked = ordinal
         while True:
-            try:
-                message = self._channel.receive()
-            except (EOFError, OSError):
-                raise self._lost() from None
-            self._hear(message)
+            message = self._receive()
             if type(message) is Decision and (message.ordinal == ordinal or message.go != "go"):
                 return message
+
+    def _receive(self) -> ToWorker:
+        """Wait for the next message and take it in."""
+        try:
+            message = self._channel.receive()
+        except (EOFError, OSError):
+            raise self._lost() from None
+        self._hear(message)
+        return message
 
     def saved(self, sealed: SealedStage | None) -> None:
         """Send a checkpoint that belongs to the last report."""
@@ -187,6 +243,7 @@ class Session:
 
     def _hear(self, message: ToWorker) -> None:
         if isinstance(message, Decision):
+            self._answered, self._ahead = message.ordinal, message.ahead
             if message.go != "go":
                 self.stopped = message.go
         elif isinstance(message, SaveSoon):
@@ -265,7 +322,8 @@ class Session:
             remove_quietly([path])
 
     def close(self) -> None:
-        """End of the attempt: leave no stage behind."""
+        """End of the attempt: leave no stage and no spool behind."""
+        self._settle()
         for path in list(self._handed_out):
             self.discard(path)
 
@@ -347,8 +405,9 @@ def report(metrics: Any = None, *, checkpoint: Checkpoint | None = None, **kwarg
         **kwargs: Older spelling: ``report(loss=0.5)``.
 
     Durability:
-        When this returns, the driver has the report in its journal, and the checkpoint's files are complete in the
-        experiment's storage: both survive the death of every process.
+        When this returns, the report is in the driver's journal (or, of several within milliseconds, in a file that
+        the next driver adds to it), and the checkpoint's files are complete in the experiment's storage: all of it
+        survives the death of every process.
 
     Raises:
         ValueError: If a metric is a Torch tensor or the checkpoint's directory does not exist.

@@ -1,0 +1,144 @@
+"""Reports that do not wait for their answer: a file keeps them until the driver has them in its journal (I1).
+
+A trial that reports every few microseconds would spend its time waiting for answers, each of which says "go on". Where
+nothing can say anything else, the driver lets it run ahead by some reports. Each of those is first written to the
+attempt's own spool, which is what makes ``report()`` safe: if driver and trial are killed together, the next driver
+takes from there what never arrived.
+
+Owns the spool's format and place. Must never be needed while a driver is alive: what a trial sent arrives, whatever
+becomes of the trial.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import struct
+import zlib
+from pathlib import Path
+
+import msgspec
+
+from holdfast.core.observations import Report, WorkerMessage
+from holdfast.trainable.messages import MAX_FRAME_BYTES, decode_from_worker, frame
+
+FOLDER = os.path.join(".holdfast", "ahead")
+
+BRISK_S = 0.002
+"""Reports that are further apart are answered one by one: they lose nothing by waiting, and hear a decision at once."""
+
+MAX_SPOOL_BYTES = 1024 * 1024
+"""A spool of this size waits until everything in it has arrived, and begins anew."""
+
+_CHECKSUM = struct.Struct("<I")
+_HEAD = struct.Struct("<II")  # checksum of the rest, length of the report
+
+
+class Spool:
+    """The writer's side: one attempt's file, made when it is first needed."""
+
+    def __init__(self, root: str, n: int, attempt: int) -> None:
+        self._path = spool_path(root, n, attempt)
+        self._fd = -1
+        self.size = 0
+
+    def add(self, report: Report) -> None:
+        """Keep a report.
+
+        Raises:
+            OSError: It may be kept or not; the spool must not be added to any more.
+
+        Durability:
+            It survives the death of every process when this returns; not a power cut.
+        """
+        if self._fd < 0:
+            self._fd = self._open()
+        data = frame(report)
+        record = _CHECKSUM.pack(zlib.crc32(data)) + data
+        if os.write(self._fd, record) != len(record):
+            raise OSError(f"{self._path} was written in part")
+        self.size += len(record)
+
+    def clear(self) -> None:
+        """Everything has arrived: begin anew."""
+        if self.size:
+            os.ftruncate(self._fd, 0)
+            self.size = 0
+
+    def close(self) -> None:
+        """Everything has arrived, and nothing follows."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd = -1
+            os.remove(self._path)
+
+    def _open(self) -> int:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
+        try:
+            return os.open(self._path, flags, 0o644)
+        except FileNotFoundError:
+            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            return os.open(self._path, flags, 0o644)
+
+
+def spool_path(root: str | os.PathLike[str], n: int, attempt: int) -> str:
+    """Where an attempt keeps what it has reported ahead."""
+    return os.path.join(root, FOLDER, f"{n}-{attempt}.hfr")
+
+
+def read_spool(root: str | os.PathLike[str], n: int, attempt: int, after: int) -> list[Report]:
+    """The reports of an attempt that follow the one with ordinal ``after`` without a gap; a torn end is left out."""
+    try:
+        data = Path(spool_path(root, n, attempt)).read_bytes()
+    except FileNotFoundError:
+        return []
+    found: list[Report] = []
+    for report in _reports(data):
+        if (report.n, report.attempt) != (n, attempt) or report.ordinal > after + len(found) + 1:
+            break
+        if report.ordinal > after:
+            found.append(report)
+    return found
+
+
+def has_spools(root: str | os.PathLike[str]) -> bool:
+    """Whether attempts have left any."""
+    return bool(_spools(root))
+
+
+def forget_spools(root: str | os.PathLike[str]) -> None:
+    """Remove all of them, when everything is in the journal, and durable there."""
+    for name in _spools(root):
+        with contextlib.suppress(OSError):  # costs space and nothing else
+            os.remove(os.path.join(root, FOLDER, name))
+
+
+def _spools(root: str | os.PathLike[str]) -> list[str]:
+    try:
+        return os.listdir(os.path.join(root, FOLDER))
+    except FileNotFoundError:
+        return []
+
+
+def _reports(data: bytes) -> list[Report]:
+    """Every whole report from the start of a spool to its first unfinished or damaged one."""
+    found: list[Report] = []
+    start = 0
+    while start + _HEAD.size <= len(data):
+        checksum, length = _HEAD.unpack_from(data, start)
+        end = start + _HEAD.size + length
+        if length > MAX_FRAME_BYTES or end > len(data) or zlib.crc32(data[start + _CHECKSUM.size : end]) != checksum:
+            break
+        message = _decoded(data[start + _HEAD.size : end])
+        if not isinstance(message, Report):
+            break
+        found.append(message)
+        start = end
+    return found
+
+
+def _decoded(payload: bytes) -> WorkerMessage | None:
+    try:
+        return decode_from_worker(payload)
+    except msgspec.DecodeError:
+        return None

@@ -1,0 +1,215 @@
+"""Reports that need not wait: when a trial runs ahead, how far, and what is kept of it."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from worker_wire import TIMEOUT_S, Driver, kinds
+
+from holdfast import Checkpoint, report
+from holdfast.core.observations import Report, Returned, Stopped
+from holdfast.trainable import session
+from holdfast.trainable.ahead import Spool, forget_spools, has_spools, read_spool, spool_path
+from holdfast.trainable.messages import Decision, Quit
+
+Start = Callable[..., Driver]
+
+
+@pytest.fixture(autouse=True)
+def always_brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow this machine is, reports follow one another at once."""
+    monkeypatch.setattr(session, "BRISK_S", TIMEOUT_S)
+
+
+def many(config: dict[str, Any]) -> None:
+    for step in range(1, config["steps"] + 1):
+        report({"step": step})
+
+
+def begun(worker: Driver, config: dict[str, Any], ahead: int = 4) -> None:
+    """Let a trial run ahead: its first report is answered so."""
+    worker.launch(config)
+    worker.next()
+    worker.send(Decision(1, ahead=ahead))
+
+
+def ordinals(worker: Driver, count: int) -> list[int]:
+    return [worker.next().ordinal for _ in range(count)]
+
+
+def is_waiting(worker: Driver) -> bool:
+    worker.sock.settimeout(0.2)
+    try:
+        worker.next()
+    except TimeoutError:
+        return True
+    finally:
+        worker.sock.settimeout(TIMEOUT_S)
+    return False
+
+
+def test_a_trial_runs_ahead_as_far_as_it_may_and_goes_on_when_half_is_answered(driver: Start) -> None:
+    worker = driver(many)
+    begun(worker, {"steps": 8})
+    assert ordinals(worker, 4) == [2, 3, 4, 5]
+    assert is_waiting(worker)
+    worker.send(Decision(2, ahead=4))
+    assert is_waiting(worker)
+    worker.send(Decision(3, ahead=4))
+    assert ordinals(worker, 2) == [6, 7]
+    worker.send(Decision(7, ahead=4))
+    assert ordinals(worker, 1) == [8]
+    assert is_waiting(worker), "the attempt has ended before the driver had everything"
+    worker.send(Decision(8))
+    assert isinstance(worker.next(), Returned)
+
+
+def test_what_ran_ahead_is_kept_until_it_has_arrived(driver: Start) -> None:
+    worker = driver(many)
+    begun(worker, {"steps": 4})
+    ordinals(worker, 3)
+    assert [kept.metrics for kept in read_spool(worker.root, 0, 1, after=1)] == [{"step": n} for n in (2, 3, 4)]
+    assert [kept.ordinal for kept in read_spool(worker.root, 0, 1, after=3)] == [4]
+    worker.send(Decision(4))
+    worker.next()
+    assert not has_spools(worker.root)
+
+
+def test_what_was_not_answered_when_the_driver_left_stays(driver: Start) -> None:
+    worker = driver(many)
+    begun(worker, {"steps": 9})
+    ordinals(worker, 4)
+    worker.send(Quit())
+    assert isinstance(worker.next(), Stopped)
+    worker.thread.join(TIMEOUT_S)
+    assert [kept.ordinal for kept in read_spool(worker.root, 0, 1, after=1)] == [2, 3, 4, 5]
+
+
+def other_metrics(config: dict[str, Any]) -> None:
+    report({"step": 1})
+    report({"other": 2})
+
+
+def done(config: dict[str, Any]) -> None:
+    report({"step": 1, "done": False})
+    report({"step": 2, "done": True})
+
+
+def saving(config: dict[str, Any]) -> None:
+    report({"step": 1})
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder, "state").touch()
+        report({"step": 2}, checkpoint=Checkpoint.from_directory(folder))
+
+
+@pytest.mark.parametrize("train", [other_metrics, done, saving])
+def test_a_report_on_which_something_may_be_decided_waits(driver: Start, train: Callable[..., None]) -> None:
+    worker = driver(train)
+    begun(worker, {})
+    assert worker.next().ordinal == 2
+    assert is_waiting(worker)
+    assert not has_spools(worker.root)
+    worker.decide(2)
+    assert isinstance(worker.next(), Returned)
+
+
+def test_reports_that_are_apart_wait_for_their_answers(driver: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "BRISK_S", 0.0)
+    worker = driver(many)
+    begun(worker, {"steps": 2})
+    worker.next()
+    assert is_waiting(worker)
+    worker.decide(2)
+    assert isinstance(worker.next(), Returned)
+
+
+def test_an_answer_that_takes_the_permission_back_is_heard(driver: Start) -> None:
+    worker = driver(many)
+    begun(worker, {"steps": 7})
+    ordinals(worker, 4)
+    worker.decide(5)
+    assert ordinals(worker, 1) == [6]
+    assert is_waiting(worker)
+    worker.decide(6)
+    worker.next()
+    worker.decide(7)
+    assert isinstance(worker.next(), Returned)
+
+
+def test_a_trial_that_is_told_to_stop_while_it_is_ahead_unwinds_and_the_next_one_starts_clean(driver: Start) -> None:
+    worker = driver(many)
+    begun(worker, {"steps": 9})
+    ordinals(worker, 4)
+    worker.decide(4, "stop")
+    worker.decide(5, "stop")
+    assert isinstance(worker.next(), Stopped)
+    assert kinds(worker.attempt({"steps": 2}, n=1)) == ["Report", "Report", "Returned"]
+
+
+def test_a_trial_that_cannot_keep_its_reports_waits_for_answers(driver: Start) -> None:
+    worker = driver(many)
+    Path(spool_path(worker.root, 0, 1)).parent.parent.mkdir()
+    Path(spool_path(worker.root, 0, 1)).parent.touch()  # a file where a folder should be
+    begun(worker, {"steps": 2})
+    assert worker.next().ordinal == 2
+    assert is_waiting(worker)
+    worker.decide(2)
+    assert isinstance(worker.next(), Returned)
+
+
+def test_a_spool_does_not_grow_for_ever(driver: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(session, "MAX_SPOOL_BYTES", 100)
+    worker = driver(many)
+    begun(worker, {"steps": 50}, ahead=64)
+    largest = 0
+    for ordinal in range(2, 51):
+        worker.next()
+        largest = max(largest, os.path.getsize(spool_path(worker.root, 0, 1)))
+        worker.send(Decision(ordinal, ahead=64))
+    assert isinstance(worker.next(), Returned)
+    assert largest < 200
+
+
+# --- the file
+
+
+@pytest.fixture
+def spooled(tmp_path: Path) -> Path:
+    """Reports 3 to 7 of an attempt whose process was killed."""
+    spool = Spool(str(tmp_path), 5, 2)
+    for ordinal in range(3, 8):
+        spool.add(Report(5, 2, 1, ordinal, 0.1, {"step": ordinal}))
+    return Path(spool_path(tmp_path, 5, 2))
+
+
+@pytest.mark.parametrize(("after", "found"), [(0, []), (1, []), (2, [3, 4, 5, 6, 7]), (5, [6, 7]), (7, []), (9, [])])
+def test_only_what_follows_without_a_gap_is_read(spooled: Path, tmp_path: Path, after: int, found: list[int]) -> None:
+    assert [kept.ordinal for kept in read_spool(tmp_path, 5, 2, after)] == found
+
+
+def test_a_torn_end_is_left_out(spooled: Path, tmp_path: Path) -> None:
+    data = spooled.read_bytes()
+    size = len(data) // 5
+    for length in range(len(data)):
+        spooled.write_bytes(data[:length])
+        assert len(read_spool(tmp_path, 5, 2, after=2)) == length // size
+
+
+def test_nothing_behind_a_damaged_byte_is_believed(spooled: Path, tmp_path: Path) -> None:
+    data = spooled.read_bytes()
+    size = len(data) // 5
+    for at in range(len(data)):
+        spooled.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        assert len(read_spool(tmp_path, 5, 2, after=2)) == at // size
+
+
+def test_a_spool_of_another_attempt_is_not_believed(spooled: Path, tmp_path: Path) -> None:
+    os.rename(spooled, spool_path(tmp_path, 5, 3))
+    assert read_spool(tmp_path, 5, 3, after=2) == []
+    forget_spools(tmp_path)
+    assert not has_spools(tmp_path)
