@@ -121,6 +121,12 @@ def test_a_metric_that_must_be_looked_for_deeper_is_looked_for_each_time():
     assert answer(world.report(a={"b": 1.0})).ahead == 0
 
 
+def test_a_report_that_an_earlier_driver_let_pass_counts_whatever_is_required_now():
+    world = World(required_metrics=(("acc", "tune.TuneConfig()"),))
+    world.tell(ob.Report(0, 1, 1, 1, 0.1, {"loss": 1.0}, passed=True))
+    assert world.trial().rows == 1
+
+
 def test_failures_are_retried_until_the_budget_is_spent():
     world = World(max_failures=2)
     assert [kinds(world.fail().events)[0] for _ in range(3)] == ["AttemptFailed", "AttemptFailed", "TrialErrored"]

@@ -30,7 +30,7 @@ from holdfast.core import events as ev
 from holdfast.core.observations import Report
 from holdfast.core.state import State, Status
 from holdfast.journal.reader import read_journal
-from holdfast.trainable.ahead import has_spools, read_spool
+from holdfast.trainable.ahead import read_spool, spooled
 
 SCRIPT = str(Path(__file__).with_name("experiments.py"))
 MARK = "CRASH_TEST_MARK"
@@ -178,7 +178,7 @@ class Lab:
 
     def ran_ahead(self) -> list[Report]:
         """What trials had reported to drivers that never read it, as the next one would find it."""
-        if not has_spools(self.root):
+        if not spooled(self.root):
             return []
         trials = self.state().trials
         running = [trial for trial in trials if trial.status == Status.RUNNING]

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import signal
 
 import pytest
 from experiments import Plan
 from lab import Driver, Lab, kill, until
 
-from holdfast.trainable.ahead import FOLDER
+from holdfast.trainable.ahead import spooled
 
 SPRINT = Plan(trials=2, steps=6000, every=2000, pause_s=0.0, sprints=True)
 
@@ -44,20 +43,16 @@ def until_at_rest(lab: Lab) -> None:
     until(at_rest, "trials run ahead of a sleeping driver without end")
 
 
-def spools(lab: Lab) -> list[str]:
-    return os.listdir(lab.root / FOLDER)
-
-
 def test_what_ran_ahead_of_a_driver_that_was_killed_is_found_by_the_next(lab: Lab) -> None:
     first = lab.start(SPRINT)
     unread = put_to_sleep(lab, first)
     assert 0 < unread <= 2 * 64
     lab.kill_all()
     lab.check_no_process_left()
-    assert spools(lab)
+    assert spooled(lab.root)
     lab.run(SPRINT).must_finish()
     lab.check_finished(SPRINT)
-    assert not spools(lab)
+    assert not spooled(lab.root)
 
 
 @pytest.mark.slow
@@ -97,6 +92,6 @@ def test_an_interrupted_driver_has_read_everything_when_it_leaves(lab: Lab) -> N
     kill(driver.pid, signal.SIGINT)
     assert driver.wait() == 0, driver.output
     lab.check_nothing_lost()
-    assert not spools(lab)
+    assert not spooled(lab.root)
     lab.run(SPRINT).must_finish()
     lab.check_finished(SPRINT)

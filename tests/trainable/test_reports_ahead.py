@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import tempfile
 from collections.abc import Callable
@@ -14,8 +15,8 @@ from worker_wire import TIMEOUT_S, Driver, kinds
 from holdfast import Checkpoint, report
 from holdfast.core.observations import Report, Returned, Stopped
 from holdfast.trainable import session
-from holdfast.trainable.ahead import Spool, forget_spools, has_spools, read_spool, spool_path
-from holdfast.trainable.messages import Decision, Quit
+from holdfast.trainable.ahead import Spool, forget_spools, read_spool, spool_path, spooled
+from holdfast.trainable.messages import Decision, Quit, frame
 
 Start = Callable[..., Driver]
 
@@ -33,6 +34,7 @@ def many(config: dict[str, Any]) -> None:
 
 def begun(worker: Driver, config: dict[str, Any], ahead: int = 4) -> None:
     """Let a trial run ahead: its first report is answered so."""
+    (worker.root / ".holdfast").mkdir(exist_ok=True)
     worker.launch(config)
     worker.next()
     worker.send(Decision(1, ahead=ahead))
@@ -77,7 +79,7 @@ def test_what_ran_ahead_is_kept_until_it_has_arrived(driver: Start) -> None:
     assert [kept.ordinal for kept in read_spool(worker.root, 0, 1, after=3)] == [4]
     worker.send(Decision(4))
     worker.next()
-    assert not has_spools(worker.root)
+    assert not spooled(worker.root)
 
 
 def test_what_was_not_answered_when_the_driver_left_stays(driver: Start) -> None:
@@ -113,7 +115,7 @@ def test_a_report_on_which_something_may_be_decided_waits(driver: Start, train: 
     begun(worker, {})
     assert worker.next().ordinal == 2
     assert is_waiting(worker)
-    assert not has_spools(worker.root)
+    assert not spooled(worker.root)
     worker.decide(2)
     assert isinstance(worker.next(), Returned)
 
@@ -153,8 +155,8 @@ def test_a_trial_that_is_told_to_stop_while_it_is_ahead_unwinds_and_the_next_one
 
 def test_a_trial_that_cannot_keep_its_reports_waits_for_answers(driver: Start) -> None:
     worker = driver(many)
-    Path(spool_path(worker.root, 0, 1)).parent.parent.mkdir()
-    Path(spool_path(worker.root, 0, 1)).parent.touch()  # a file where a folder should be
+    (worker.root / ".holdfast").mkdir()
+    (worker.root / ".holdfast" / "ahead").touch()  # a file where a folder should be
     begun(worker, {"steps": 2})
     assert worker.next().ordinal == 2
     assert is_waiting(worker)
@@ -175,41 +177,79 @@ def test_a_spool_does_not_grow_for_ever(driver: Start, monkeypatch: pytest.Monke
     assert largest < 200
 
 
+class Alarm(Exception):
+    """Raised by a signal handler of the trial."""
+
+
+def alarmed(config: dict[str, Any]) -> None:
+    for step in range(1, 7):
+        with contextlib.suppress(Alarm):
+            report({"step": step})
+
+
+@pytest.mark.parametrize("sent", [True, False])
+def test_after_an_exception_in_the_middle_of_a_report_a_trial_waits_for_answers(
+    driver: Start, monkeypatch: pytest.MonkeyPatch, sent: bool
+) -> None:
+    """Whether the report was sent is not known to the trial: it counts if it was."""
+    send = session.Session.send
+
+    def alarm_at_the_third(self: session.Session, message: Any) -> None:
+        if message.ordinal != 3 or sent:
+            send(self, message)
+        if message.ordinal == 3:
+            raise Alarm
+
+    monkeypatch.setattr(session.Session, "send", alarm_at_the_third)
+    worker = driver(alarmed)
+    begun(worker, {}, ahead=64)
+    assert ordinals(worker, 3 if sent else 2) == ([2, 3, 4] if sent else [2, 4])
+    assert is_waiting(worker)
+    for ordinal in (4, 5):
+        worker.send(Decision(ordinal, ahead=64))
+        worker.next()
+        assert is_waiting(worker)
+    worker.decide(6)
+    assert isinstance(worker.next(), Returned)
+
+
 # --- the file
 
 
 @pytest.fixture
-def spooled(tmp_path: Path) -> Path:
+def left(tmp_path: Path) -> Path:
     """Reports 3 to 7 of an attempt whose process was killed."""
+    (tmp_path / ".holdfast").mkdir()
     spool = Spool(str(tmp_path), 5, 2)
     for ordinal in range(3, 8):
-        spool.add(Report(5, 2, 1, ordinal, 0.1, {"step": ordinal}))
+        assert spool.add(frame(Report(5, 2, 1, ordinal, 0.1, {"step": ordinal})))
     return Path(spool_path(tmp_path, 5, 2))
 
 
 @pytest.mark.parametrize(("after", "found"), [(0, []), (1, []), (2, [3, 4, 5, 6, 7]), (5, [6, 7]), (7, []), (9, [])])
-def test_only_what_follows_without_a_gap_is_read(spooled: Path, tmp_path: Path, after: int, found: list[int]) -> None:
+def test_only_what_follows_without_a_gap_is_read(left: Path, tmp_path: Path, after: int, found: list[int]) -> None:
     assert [kept.ordinal for kept in read_spool(tmp_path, 5, 2, after)] == found
 
 
-def test_a_torn_end_is_left_out(spooled: Path, tmp_path: Path) -> None:
-    data = spooled.read_bytes()
+def test_a_torn_end_is_left_out(left: Path, tmp_path: Path) -> None:
+    data = left.read_bytes()
     size = len(data) // 5
     for length in range(len(data)):
-        spooled.write_bytes(data[:length])
+        left.write_bytes(data[:length])
         assert len(read_spool(tmp_path, 5, 2, after=2)) == length // size
 
 
-def test_nothing_behind_a_damaged_byte_is_believed(spooled: Path, tmp_path: Path) -> None:
-    data = spooled.read_bytes()
+def test_nothing_behind_a_damaged_byte_is_believed(left: Path, tmp_path: Path) -> None:
+    data = left.read_bytes()
     size = len(data) // 5
     for at in range(len(data)):
-        spooled.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
+        left.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
         assert len(read_spool(tmp_path, 5, 2, after=2)) == at // size
 
 
-def test_a_spool_of_another_attempt_is_not_believed(spooled: Path, tmp_path: Path) -> None:
-    os.rename(spooled, spool_path(tmp_path, 5, 3))
+def test_a_spool_of_another_attempt_is_not_believed(left: Path, tmp_path: Path) -> None:
+    os.rename(left, spool_path(tmp_path, 5, 3))
     assert read_spool(tmp_path, 5, 3, after=2) == []
-    forget_spools(tmp_path)
-    assert not has_spools(tmp_path)
+    assert spooled(tmp_path) == [(5, 3)]
+    forget_spools(tmp_path, [(5, 2), (5, 3)])
+    assert spooled(tmp_path) == []

@@ -56,7 +56,7 @@ from holdfast.space.naming import trial_id
 from holdfast.stopper import resolve_stopper
 from holdfast.storage.address import join_address
 from holdfast.storage.mounts import disk_of
-from holdfast.trainable.ahead import forget_spools, has_spools, read_spool
+from holdfast.trainable.ahead import forget_spools, read_spool, spooled
 from holdfast.trainable.messages import Setup
 
 logger = logging.getLogger("holdfast")
@@ -231,13 +231,15 @@ class Driver:
     def _hear_spools(self, controller: Controller) -> None:
         """Take in what trials had reported ahead of a driver that never read it."""
         root, state = self._experiment.root.path, controller.state
-        for n in list(state.running):
+        # Those of later attempts belong to a driver that has taken over.
+        ours = [(n, attempt) for n, attempt in spooled(root) if attempt <= getattr(state.trial(n), "attempt", 0)]
+        for n, attempt in ours:
             trial = state.trials[n]
-            reports = read_spool(root, n, trial.attempt, after=trial.ordinal)
-            if reports:
-                controller.turn(reports)
-        if has_spools(root) and self._journal.sync():
-            forget_spools(root)
+            if n in state.running and attempt == trial.attempt:
+                controller.turn(read_spool(root, n, attempt, after=trial.ordinal))
+        if ours and self._journal.sync():
+            self._journal.flush()  # raises if somebody has taken over, and may not have read them yet
+            forget_spools(root, ours)
 
     def _loop(self, controller: Controller, snapshots: Snapshotter) -> None:
         state, clock = controller.state, controller.edges.clock

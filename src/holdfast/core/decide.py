@@ -82,7 +82,8 @@ def _repeat_answer(turn: Turn, trial: Trial, o: ob.Report) -> None:
 
 
 def _judge(turn: Turn, trial: Trial, o: ob.Report) -> tuple[str, str]:
-    _require_metrics(turn, trial, o.metrics)
+    if not o.passed:
+        _require_metrics(turn, trial, o.metrics)
     if o.metrics.get("done") is True:
         return Verdict.STOP, "done"
     policies, state = turn.policies, turn.state

@@ -38,6 +38,7 @@ class Report(FromWorker, frozen=True, tag="R"):
     metrics: dict[str, Any]
     sealed: SealedStage | None = None
     final: bool = False  # what the trainable returned; ``Returned`` follows and nobody waits for an answer
+    passed: bool = False  # a driver before this one had let it pass before it knew it
 
 
 class Saved(FromWorker, frozen=True, tag="S"):

@@ -56,9 +56,10 @@ class Nursery:
         self._run = uuid.uuid4().hex
         self._log = log_dir / "nanny.log"
         self._note = log_dir / "nanny.run"
-        if not again:
+        if again:
+            self._leave_note()
+        else:
             self._sweep_after_a_crash()
-        self._leave_note()
         ours, theirs = socket.socketpair()
         plan = NannyPlan(
             driver=os.getpid(),
@@ -84,10 +85,10 @@ class Nursery:
         """If driver and nanny were both killed, children of trials may have survived them; the note names them."""
         with contextlib.suppress(OSError):
             process_tree.sweep(self._note.read_text(encoding="ascii", errors="replace"), SWEEP_S)
-            self._note.unlink()
+        self._note.write_text(self._run, encoding="ascii")
 
     def _leave_note(self) -> None:
-        """A note that is there is of a driver that has taken the experiment over and needs it."""
+        """Unless there is one: it is of a driver that has taken the experiment over, and needs it."""
         with contextlib.suppress(FileExistsError), open(self._note, "x", encoding="ascii") as note:
             note.write(self._run)
 

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import struct
 import zlib
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
 from holdfast.core.observations import Report, WorkerMessage
-from holdfast.trainable.messages import MAX_FRAME_BYTES, decode_from_worker, frame
+from holdfast.trainable.messages import MAX_FRAME_BYTES, decode_from_worker
 
 FOLDER = os.path.join(".holdfast", "ahead")
 
@@ -30,60 +32,85 @@ BRISK_S = 0.002
 MAX_SPOOL_BYTES = 1024 * 1024
 """A spool of this size waits until everything in it has arrived, and begins anew."""
 
+_NAME = re.compile(r"(\d+)-(\d+)\.hfr")
 _CHECKSUM = struct.Struct("<I")
 _HEAD = struct.Struct("<II")  # checksum of the rest, length of the report
 
 
 class Spool:
-    """The writer's side: one attempt's file, made when it is first needed."""
+    """The writer's side: one attempt's file, made when it is first needed.
+
+    Attributes:
+        size: How many bytes of reports are in it.
+    """
 
     def __init__(self, root: str, n: int, attempt: int) -> None:
+        self.size = 0
         self._path = spool_path(root, n, attempt)
         self._fd = -1
-        self.size = 0
 
-    def add(self, report: Report) -> None:
-        """Keep a report.
-
-        Raises:
-            OSError: It may be kept or not; the spool must not be added to any more.
+    def add(self, data: bytes) -> bool:
+        """Keep a report, as a frame; False if it may be kept or not: then nothing must be added any more.
 
         Durability:
-            It survives the death of every process when this returns; not a power cut.
+            It survives the death of every process when this returns True; not a power cut.
         """
-        if self._fd < 0:
-            self._fd = self._open()
-        data = frame(report)
         record = _CHECKSUM.pack(zlib.crc32(data)) + data
-        if os.write(self._fd, record) != len(record):
-            raise OSError(f"{self._path} was written in part")
+        try:
+            if self._fd < 0:
+                self._fd = self._open()
+            whole = os.write(self._fd, record) == len(record)
+        except OSError:
+            return False
         self.size += len(record)
+        return whole
 
-    def clear(self) -> None:
-        """Everything has arrived: begin anew."""
-        if self.size:
+    def clear(self) -> bool:
+        """Everything has arrived: begin anew. False if that cannot be done."""
+        try:
             os.ftruncate(self._fd, 0)
-            self.size = 0
+        except OSError:
+            return False
+        self.size = 0
+        return True
 
-    def close(self) -> None:
+    def leave(self) -> None:
+        """Add nothing any more, and leave the file to whoever needs it."""
+        fd, self._fd = self._fd, -1
+        if fd >= 0:
+            os.close(fd)
+
+    def remove(self) -> None:
         """Everything has arrived, and nothing follows."""
         if self._fd >= 0:
-            os.close(self._fd)
-            self._fd = -1
-            os.remove(self._path)
+            self.leave()
+            _remove(self._path)
 
     def _open(self) -> int:
         flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND | os.O_CLOEXEC
         try:
             return os.open(self._path, flags, 0o644)
         except FileNotFoundError:
-            os.makedirs(os.path.dirname(self._path), exist_ok=True)
+            with contextlib.suppress(FileExistsError):
+                os.mkdir(os.path.dirname(self._path))  # not its parents: an experiment that was moved away is gone
             return os.open(self._path, flags, 0o644)
 
 
 def spool_path(root: str | os.PathLike[str], n: int, attempt: int) -> str:
     """Where an attempt keeps what it has reported ahead."""
     return os.path.join(root, FOLDER, f"{n}-{attempt}.hfr")
+
+
+def spooled(root: str | os.PathLike[str]) -> list[tuple[int, int]]:
+    """The trials and attempts that have left a spool."""
+    folder = os.path.join(root, FOLDER)
+    try:
+        # A client of a network file system may remember that there was no such folder: opening the one above asks.
+        os.close(os.open(os.path.dirname(folder), os.O_RDONLY))
+        names = os.listdir(folder)
+    except FileNotFoundError:
+        return []
+    return sorted((int(match[1]), int(match[2])) for match in map(_NAME.fullmatch, names) if match)
 
 
 def read_spool(root: str | os.PathLike[str], n: int, attempt: int, after: int) -> list[Report]:
@@ -96,28 +123,20 @@ def read_spool(root: str | os.PathLike[str], n: int, attempt: int, after: int) -
     for report in _reports(data):
         if (report.n, report.attempt) != (n, attempt) or report.ordinal > after + len(found) + 1:
             break
-        if report.ordinal > after:
-            found.append(report)
+        if report.ordinal == after + len(found) + 1:
+            found.append(msgspec.structs.replace(report, passed=True))
     return found
 
 
-def has_spools(root: str | os.PathLike[str]) -> bool:
-    """Whether attempts have left any."""
-    return bool(_spools(root))
+def forget_spools(root: str | os.PathLike[str], attempts: Iterable[tuple[int, int]]) -> None:
+    """Remove the spools of these attempts, when everything in them is in the journal, and durable there."""
+    for n, attempt in attempts:
+        _remove(spool_path(root, n, attempt))
 
 
-def forget_spools(root: str | os.PathLike[str]) -> None:
-    """Remove all of them, when everything is in the journal, and durable there."""
-    for name in _spools(root):
-        with contextlib.suppress(OSError):  # costs space and nothing else
-            os.remove(os.path.join(root, FOLDER, name))
-
-
-def _spools(root: str | os.PathLike[str]) -> list[str]:
-    try:
-        return os.listdir(os.path.join(root, FOLDER))
-    except FileNotFoundError:
-        return []
+def _remove(path: str) -> None:
+    with contextlib.suppress(OSError):  # it costs space and nothing else
+        os.remove(path)
 
 
 def _reports(data: bytes) -> list[Report]:

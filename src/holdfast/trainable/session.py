@@ -8,6 +8,7 @@ return from ``report()`` before the driver has accepted the report, or will find
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import threading
 import time
@@ -33,6 +34,8 @@ RETRY_S = 1.0  # between two tries to stage a checkpoint while the disk is full
 _LOOK_S = 0.1  # how often such a wait looks whether the driver is still there
 
 T = TypeVar("T")
+
+_log = logging.getLogger("holdfast.trainable")
 
 _current: Session | None = None
 
@@ -117,20 +120,26 @@ class Session:
         spool = self._spool
         if spool is None or metrics.keys() != self._names.keys() or metrics.get("done") is True:
             return False
-        run = self.run
-        report = Report(run.n, run.attempt, self.setup.worker, self._ordinal + 1, dt, metrics)
+        run, ordinal = self.run, self._ordinal + 1
+        report = Report(run.n, run.attempt, self.setup.worker, ordinal, dt, metrics)
+        data = frame(report)  # one that is too large must show before it counts
         try:
-            spool.add(report)
-        except OSError:
-            self._spool = None  # no space, perhaps: what is in it stays until the attempt ends
-            return False
-        self._ordinal = self._asked = report.ordinal
-        self.send(report)
-        if self._ordinal - self._answered >= self._ahead:
-            self._catch_up(self._ordinal - self._ahead // 2)
-        if spool.size >= MAX_SPOOL_BYTES:
-            self._catch_up(self._ordinal)
-            spool.clear()
+            self._ordinal = ordinal
+            if not spool.add(data):
+                self._ordinal = ordinal - 1
+                self._stay()
+                return False
+            self.send(report)
+            self._asked = ordinal
+            if ordinal - self._answered >= self._ahead:
+                self._catch_up(ordinal - self._ahead // 2)
+            if spool.size >= MAX_SPOOL_BYTES:
+                self._catch_up(ordinal)
+                if not spool.clear():
+                    self._stay()
+        except BaseException:
+            self._stay()
+            raise
         return True
 
     def _catch_up(self, ordinal: int) -> None:
@@ -139,19 +148,31 @@ class Session:
             if self.stopped:
                 raise self.unwinding()
 
+    def _stay(self) -> None:
+        """Run ahead no more in this attempt; what the spool has stays.
+
+        The disk does not take it, or an exception from outside (a signal handler's, say) came into the middle of a
+        report: then nobody knows whether that was sent, and a spool could not be continued without a gap.
+        """
+        spool, self._spool = self._spool, None
+        if spool is not None:
+            spool.leave()
+
     def _settle(self) -> None:
         """The attempt has ended: wait until the driver has what was reported ahead, so that the spool can go."""
-        if self._spool is None:
-            return
+        spool = self._spool
+        if spool is None or not self._lock.acquire(blocking=False):
+            return  # a thread of the trial is still at it; such a process is not used again
         try:
-            while self._spool.size and self._answered < self._asked:
-                if self.stopped in ("quit", "gone"):
-                    return  # nobody answers any more; whoever continues the experiment looks into the spool
+            while spool.size and self._answered < self._asked and self.stopped not in ("quit", "gone"):
                 self._receive()
-        except TrialStopped:
-            return
-        with contextlib.suppress(OSError):
-            self._spool.close()
+            if not spool.size or self._answered >= self._asked:
+                spool.remove()
+        except BaseException:
+            _log.debug("what was reported ahead stays in its spool", exc_info=True)
+        finally:
+            self._stay()
+            self._lock.release()
 
     def finish(self, metrics: Any) -> None:
         """Report what the trainable returned. Whatever the driver decides about it, the attempt is over."""
@@ -166,18 +187,20 @@ class Session:
 
     def exchange(self, metrics: dict[str, Any], dt: float, sealed: SealedStage | None) -> Decision:
         """Send a report and wait for what the driver decides."""
-        run = self.run
-        self._ordinal = ordinal = self._ordinal + 1
+        run, ordinal = self.run, self._ordinal + 1
+        report = Report(run.n, run.attempt, self.setup.worker, ordinal, dt, metrics, sealed)
+        frame(report)  # one that is too large must show before it counts, and the user may try again
         try:
-            self.send(Report(run.n, run.attempt, self.setup.worker, ordinal, dt, metrics, sealed))
-        except ValueError:
-            self._ordinal = ordinal - 1  # too large for a frame: nothing was sent, and the user may try again
+            self._ordinal = ordinal
+            self.send(report)
+            self._asked = ordinal
+            while True:
+                message = self._receive()
+                if type(message) is Decision and (message.ordinal == ordinal or message.go != "go"):
+                    return message
+        except BaseException:
+            self._stay()
             raise
-        self._asked = ordinal
-        while True:
-            message = self._receive()
-            if type(message) is Decision and (message.ordinal == ordinal or message.go != "go"):
-                return message
 
     def _receive(self) -> ToWorker:
         """Wait for the next message and take it in."""
