@@ -43,6 +43,8 @@ class Plan(msgspec.Struct, kw_only=True):
     every: int = 5  # steps between checkpoints
     pause_s: float = 0.01  # per step
     bytes: int = 2_000  # of a checkpoint
+    hold: str = ""  # trials wait before each step while this file exists,
+    hold_at: int = 0  # from this one on
     sprints: bool = False  # the side file survives kills, but no power cut: reports follow at once
     copied: str = "sometimes"  # checkpoints come from elsewhere: "always", "never" or every second one
     seed: int | None = 7
@@ -141,6 +143,8 @@ def chain(config: dict[str, Any]) -> None:
     start, state = load(config)
     for step in range(start + 1, config["steps"] + 1):
         time.sleep(config["pause_s"])
+        while step >= config["hold_at"] and config["hold"] and os.path.exists(config["hold"]):
+            time.sleep(0.005)
         state = next_hash(state, step)
         step_once(config, step, state)
 
@@ -272,6 +276,8 @@ def make_tuner(root: str, plan: Plan) -> tune.Tuner:
             "bytes": plan.bytes,
             "copied": plan.copied,
             "sprints": plan.sprints,
+            "hold": plan.hold,
+            "hold_at": plan.hold_at,
         },
         tune_config=tune.TuneConfig(num_samples=plan.trials, seed=plan.seed, metric="loss", mode="min"),
         run_config=tune.RunConfig(

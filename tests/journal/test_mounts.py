@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import pytest
 
 from holdfast.storage import mounts
-from holdfast.storage.local import REAL_DISK
+from holdfast.storage.local import REAL_DISK, look_anew
 from holdfast.storage.mounts import SharedDisk, disk_of, file_system_of
 
 TABLE = r"""22 1 254:0 / / rw,relatime - ext4 /dev/vda rw
@@ -55,8 +54,7 @@ def test_a_look_for_a_file_on_a_shared_disk_asks_for_its_directory_first(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     asked: list[str] = []
-    really = os.open
-    monkeypatch.setattr(mounts.os, "open", lambda path, *more: (asked.append(path), really(path, *more))[1])
+    monkeypatch.setattr(mounts, "look_anew", lambda path: (asked.append(path), look_anew(path)))
     disk = SharedDisk()
     assert not disk.exists(str(tmp_path / "a"))
     assert not disk.exists(str(tmp_path / "missing" / "a"))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 
 import pytest
@@ -42,6 +43,25 @@ print("as NFS should")
 def test_two_clients_see_one_real_nfs(nfs: NFS) -> None:
     done = nfs.run([sys.executable, "-c", SEMANTICS, *nfs.mounts])
     assert (done.returncode, done.stdout) == (0, "as NFS should\n")
+
+
+NEWS = """
+import os, sys
+from holdfast.storage.local import look_anew
+a, b = sys.argv[1:]
+os.mkdir(f"{a}/news")
+assert not os.path.exists(f"{b}/news/x") and not os.path.exists(f"{b}/news/x")
+os.mkdir(f"{a}/news/x")
+look_anew(f"{b}/news")
+assert os.path.isdir(f"{b}/news/x"), "a missing name is still believed to be missing"
+print("seen")
+"""
+
+
+def test_a_name_that_another_client_has_made_is_seen_when_the_directory_is_looked_at_anew(nfs: NFS) -> None:
+    path = os.pathsep.join(sys.path)
+    done = nfs.run(["/usr/bin/env", f"PYTHONPATH={path}", sys.executable, "-c", NEWS, *nfs.mounts])
+    assert (done.returncode, done.stdout) == (0, "seen\n"), done.stdout
 
 
 def test_files_outlive_a_restart_of_the_nfs_server(nfs: NFS) -> None:

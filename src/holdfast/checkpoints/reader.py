@@ -7,6 +7,7 @@ renamed, for a person to look at.
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 from pathlib import Path
@@ -25,7 +26,7 @@ from holdfast.checkpoints.tree import (
     storage_error,
 )
 from holdfast.errors import CheckpointDamagedError
-from holdfast.storage.local import fsync_dir
+from holdfast.storage.local import fsync_dir, look_anew
 
 READ_THREADS = 4
 
@@ -135,9 +136,14 @@ def quarantine(directory: str | os.PathLike[str]) -> Path | None:
 
 
 def _check_place(directory: Path) -> None:
-    """If the place of all the trial's checkpoints is gone, so may the storage be: that is no damage."""
+    """If the place of all the trial's checkpoints is gone, so may the storage be: that is no damage.
+
+    Another machine may have made the checkpoint since this one last looked for it.
+    """
+    with contextlib.suppress(OSError):
+        look_anew(directory.parent.parent)
     try:
-        os.stat(directory.parent)
+        look_anew(directory.parent)
     except FileNotFoundError:
         if not is_root_there(str(directory.parent)):
             raise

@@ -56,6 +56,21 @@ def fsync_dir(path: str) -> None:
         os.close(fd)
 
 
+def look_anew(directory: str | os.PathLike[str]) -> None:
+    """Let names in a directory be looked for by the server, where other machines may have made or removed some.
+
+    A client of a network file system believes for up to a minute what it knows of names, the missing ones too. That
+    hangs on what it knows of their directory, and opening one makes it ask (close-to-open consistency).
+
+    Raises:
+        OSError: The directory cannot be read, or is not there.
+    """
+    if os.name == "nt":  # a directory cannot be opened there
+        os.stat(directory)
+    else:
+        os.close(os.open(directory, os.O_RDONLY))
+
+
 def write_atomic(path: str, data: bytes, *, label: str = "") -> None:
     """Replace the file ``path``, or make it, so that a reader sees the old bytes or the new, never a mixture.
 

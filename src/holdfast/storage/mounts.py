@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 
-from holdfast.storage.local import REAL_DISK, Disk, RealDisk
+from holdfast.storage.local import REAL_DISK, Disk, RealDisk, look_anew
 
 _TABLE = "/proc/self/mountinfo"
 
@@ -24,10 +24,8 @@ class SharedDisk(RealDisk):
     """A disk on which other machines make files too."""
 
     def exists(self, path: str) -> bool:
-        # A client may believe for a minute that a name which was missing still is. That belief hangs on what it knows
-        # of the directory, and opening one makes it ask the server (close-to-open consistency).
         try:
-            os.close(os.open(os.path.dirname(path), os.O_RDONLY))
+            look_anew(os.path.dirname(path))
         except FileNotFoundError:
             return False
         return super().exists(path)

@@ -22,6 +22,7 @@ from pathlib import Path
 import msgspec
 
 from holdfast.core.observations import Report, WorkerMessage
+from holdfast.storage.local import look_anew
 from holdfast.trainable.messages import MAX_FRAME_BYTES, decode_from_worker
 
 FOLDER = os.path.join(".holdfast", "ahead")
@@ -105,8 +106,7 @@ def spooled(root: str | os.PathLike[str]) -> list[tuple[int, int]]:
     """The trials and attempts that have left a spool."""
     folder = os.path.join(root, FOLDER)
     try:
-        # A client of a network file system may remember that there was no such folder: opening the one above asks.
-        os.close(os.open(os.path.dirname(folder), os.O_RDONLY))
+        look_anew(os.path.dirname(folder))
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
