@@ -8,7 +8,7 @@ from __future__ import annotations
 import csv
 import importlib.util
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from operator import sub
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,12 @@ class Curves:
     @property
     def best(self) -> float:
         return max(arm.final for arm in self.arms)
+
+    @property
+    def foreseen(self) -> Curves:
+        """As if every learner showed from the beginning how it ends: the most that stopping early can make of them."""
+        arms = (replace(arm, scores=(arm.final,) * len(arm.scores)) for arm in self.arms)
+        return replace(self, arms=tuple(arms))
 
     def __call__(self, config: dict[str, Any], step: int, state: Any) -> tuple[float, dict[str, Any], Any] | None:
         """As a curve of ``holdfast.testing.virtual``."""
