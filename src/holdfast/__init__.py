@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     )
     from holdfast.stopper import Stopper
     from holdfast.trainable.context import TuneContext
-    from holdfast.trainable.session import checkpoint_dir, get_checkpoint, get_context, report, should_checkpoint
+    from holdfast.trainable.inside import checkpoint_dir, get_checkpoint, get_context, report, should_checkpoint
     from holdfast.trainable.trainable import Trainable
     from holdfast.tuner import Tuner
 
@@ -111,7 +111,7 @@ _HOMES = {
     ),
     "holdfast.stopper": ("Stopper",),
     "holdfast.trainable.context": ("TuneContext",),
-    "holdfast.trainable.session": (
+    "holdfast.trainable.inside": (
         "checkpoint_dir",
         "get_checkpoint",
         "get_context",

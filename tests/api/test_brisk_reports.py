@@ -28,6 +28,21 @@ def test_every_report_counts_once_and_in_order(tmp_path):
     assert os.listdir(tmp_path / "exp" / ".holdfast" / "ahead") == []
 
 
+def test_what_a_later_driver_keeps_is_left_alone_and_the_rest_removed(tmp_path):
+    """A driver that was taken over, and does not know it yet, must not take its successor's spools away."""
+
+    def train(config):
+        return {"a": 1}
+
+    run(train, tmp_path)
+    folder = tmp_path / "exp" / ".holdfast" / "ahead"
+    folder.mkdir()
+    for name in ("0-1.hfr", "0-2.hfr", "7-1.hfr"):
+        (folder / name).write_bytes(b"")
+    tune.Tuner.restore(str(tmp_path / "exp"), train).fit()
+    assert sorted(os.listdir(folder)) == ["0-2.hfr", "7-1.hfr"]
+
+
 @pytest.mark.parametrize("stop", [{"training_iteration": 40}, lambda trial_id, result: result["step"] >= 40])
 def test_a_trial_is_stopped_at_the_very_step(tmp_path, stop):
     def train(config):

@@ -179,3 +179,19 @@ def test_quarantine_moves_a_checkpoint_aside_whole(trial: Trial) -> None:
     assert read_tree(aside) == FILES
     assert trial.names() == [aside.name]
     assert quarantine(saved) is None
+
+
+def test_a_checkpoint_is_looked_for_anew_because_another_machine_may_have_made_it(
+    trial: Trial, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A client of a network file system remembers which names were missing."""
+    saved = trial.saved()
+    hidden = saved.with_name("not-yet-seen")
+    saved.rename(hidden)
+
+    def ask(directory: Path) -> None:
+        if directory == saved.parent and hidden.exists():
+            hidden.rename(saved)
+
+    monkeypatch.setattr(reader, "look_anew", ask)
+    verify(saved)

@@ -148,7 +148,7 @@ def test_a_runner_that_cannot_be_imported_is_told_with_the_reason(tmp_path: Path
 
 def test_the_runner_of_trainables_is_the_default(tmp_path: Path) -> None:
     def train(config: dict[str, int]) -> None:
-        from holdfast.trainable.session import report
+        from holdfast.trainable.inside import report
 
         for step in range(config["steps"]):
             report({"step": step})

@@ -91,6 +91,19 @@ def descendants(pid: int) -> list[int]:
     return children + [below for child in children for below in descendants(child)]
 
 
+def members(group: int) -> list[int]:
+    """The living processes of a process group."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            fields = path.read_text().rpartition(")")[2].split()
+        except OSError:
+            continue
+        if int(fields[2]) == group and fields[0] not in "ZX":
+            found.append(int(path.parent.name))
+    return found
+
+
 def _state(pid: int) -> str:
     """The letter of the kernel for what the process does: R, S, T (stopped), Z (ended) and others."""
     return Path("/proc", str(pid), "stat").read_text().rpartition(")")[2].split()[0]
@@ -210,6 +223,8 @@ class Server:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         self._process.wait()
+        group = self._process.pid
+        poll(lambda: not members(group), STOP_TIMEOUT_S, f"the helpers of {self.name} to end")
         self._process = None
         self._paused = False
         self.clean()
@@ -275,4 +290,4 @@ class Server:
         return self.log.read_bytes()[-LOG_TAIL_BYTES:].decode(errors="replace") if self.log.exists() else "(none)"
 
 
-__all__ = ["HOST", "Port", "Server", "ServerFailed", "Unavailable", "accepts", "descendants", "poll"]
+__all__ = ["HOST", "Port", "Server", "ServerFailed", "Unavailable", "accepts", "descendants", "members", "poll"]

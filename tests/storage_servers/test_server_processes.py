@@ -14,7 +14,7 @@ import pytest
 from servers import install
 from servers.gcs import GCS
 from servers.install import Unavailable
-from servers.process import Port, Server, ServerFailed, accepts, poll
+from servers.process import Port, Server, ServerFailed, accepts, members, poll
 from servers.seaweedfs import SeaweedFS
 
 TESTS = Path(__file__).resolve().parents[1]
@@ -37,18 +37,6 @@ class Family(Server):
         script = "import os, socket, sys; os.fork(); s = socket.socket(); p = int(sys.argv[1]); o = socket.SO_REUSEPORT"
         script += "; s.setsockopt(socket.SOL_SOCKET, o, 1); s.bind(('127.0.0.1', p)); s.listen(); input_ = s.accept"
         return [sys.executable, "-c", script + "\nwhile True: input_()", str(self.port)]
-
-
-def members(group: int) -> list[int]:
-    found = []
-    for path in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            fields = path.read_text().rpartition(")")[2].split()
-        except OSError:
-            continue
-        if int(fields[2]) == group and fields[0] != "Z":
-            found.append(int(path.parent.name))
-    return found
 
 
 def test_leaving_the_context_ends_the_process_and_gives_the_port_back(tmp_path: Path) -> None:

@@ -14,9 +14,10 @@ from worker_wire import TIMEOUT_S, Driver, kinds
 
 from holdfast import Checkpoint, report
 from holdfast.core.observations import Report, Returned, Stopped
+from holdfast.journal.frames import decode_header
 from holdfast.trainable import session
 from holdfast.trainable.ahead import Spool, forget_spools, read_spool, spool_path, spooled
-from holdfast.trainable.messages import Decision, Quit, frame
+from holdfast.trainable.messages import Decision, Quit
 
 Start = Callable[..., Driver]
 
@@ -42,6 +43,13 @@ def begun(worker: Driver, config: dict[str, Any], ahead: int = 4) -> None:
 
 def ordinals(worker: Driver, count: int) -> list[int]:
     return [worker.next().ordinal for _ in range(count)]
+
+
+def answered_alone(worker: Driver, ordinal: int) -> None:
+    """The trial waits for this answer, which is its last."""
+    assert is_waiting(worker)
+    worker.decide(ordinal)
+    assert isinstance(worker.next(), Returned)
 
 
 def is_waiting(worker: Driver) -> bool:
@@ -114,10 +122,8 @@ def test_a_report_on_which_something_may_be_decided_waits(driver: Start, train: 
     worker = driver(train)
     begun(worker, {})
     assert worker.next().ordinal == 2
-    assert is_waiting(worker)
     assert not spooled(worker.root)
-    worker.decide(2)
-    assert isinstance(worker.next(), Returned)
+    answered_alone(worker, 2)
 
 
 def test_reports_that_are_apart_wait_for_their_answers(driver: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,9 +131,30 @@ def test_reports_that_are_apart_wait_for_their_answers(driver: Start, monkeypatc
     worker = driver(many)
     begun(worker, {"steps": 2})
     worker.next()
+    answered_alone(worker, 2)
+
+
+def changing(config: dict[str, Any]) -> None:
+    report({"step": 1})
+    report({"step": 2})
+    report({"other": 3})
+    report({"other": 4})
+    report({"other": 5})
+
+
+def test_after_a_report_that_waited_a_trial_runs_ahead_again_and_all_of_it_is_kept(driver: Start) -> None:
+    worker = driver(changing)
+    begun(worker, {})
+    assert ordinals(worker, 2) == [2, 3]
     assert is_waiting(worker)
-    worker.decide(2)
-    assert isinstance(worker.next(), Returned)
+    worker.send(Decision(3, ahead=4))
+    assert ordinals(worker, 2) == [4, 5]
+    kept = read_spool(worker.root, 0, 1, after=3)
+    assert [(report.ordinal, report.metrics, report.passed) for report in kept] == [
+        (4, {"other": 4}, True),
+        (5, {"other": 5}, True),
+    ]
+    answered_alone(worker, 5)
 
 
 def test_an_answer_that_takes_the_permission_back_is_heard(driver: Start) -> None:
@@ -159,9 +186,7 @@ def test_a_trial_that_cannot_keep_its_reports_waits_for_answers(driver: Start) -
     (worker.root / ".holdfast" / "ahead").touch()  # a file where a folder should be
     begun(worker, {"steps": 2})
     assert worker.next().ordinal == 2
-    assert is_waiting(worker)
-    worker.decide(2)
-    assert isinstance(worker.next(), Returned)
+    answered_alone(worker, 2)
 
 
 def test_a_spool_does_not_grow_for_ever(driver: Start, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +247,7 @@ def left(tmp_path: Path) -> Path:
     (tmp_path / ".holdfast").mkdir()
     spool = Spool(str(tmp_path), 5, 2)
     for ordinal in range(3, 8):
-        assert spool.add(frame(Report(5, 2, 1, ordinal, 0.1, {"step": ordinal})))
+        assert spool.add(Report(5, 2, 1, ordinal, 0.1, {"step": ordinal}))
     return Path(spool_path(tmp_path, 5, 2))
 
 
@@ -231,20 +256,25 @@ def test_only_what_follows_without_a_gap_is_read(left: Path, tmp_path: Path, aft
     assert [kept.ordinal for kept in read_spool(tmp_path, 5, 2, after)] == found
 
 
+def whole_reports(data: bytes, length: int) -> int:
+    """How many of the five reports are in the first bytes of a spool."""
+    header = decode_header(data)
+    assert header is not None
+    return max(0, length - header.end) // ((len(data) - header.end) // 5)
+
+
 def test_a_torn_end_is_left_out(left: Path, tmp_path: Path) -> None:
     data = left.read_bytes()
-    size = len(data) // 5
     for length in range(len(data)):
         left.write_bytes(data[:length])
-        assert len(read_spool(tmp_path, 5, 2, after=2)) == length // size
+        assert len(read_spool(tmp_path, 5, 2, after=2)) == whole_reports(data, length)
 
 
 def test_nothing_behind_a_damaged_byte_is_believed(left: Path, tmp_path: Path) -> None:
     data = left.read_bytes()
-    size = len(data) // 5
     for at in range(len(data)):
         left.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        assert len(read_spool(tmp_path, 5, 2, after=2)) == at // size
+        assert len(read_spool(tmp_path, 5, 2, after=2)) == whole_reports(data, at)
 
 
 def test_a_spool_of_another_attempt_is_not_believed(left: Path, tmp_path: Path) -> None:

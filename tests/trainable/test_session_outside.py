@@ -14,7 +14,7 @@ import pytest
 from holdfast.resources import with_parameters
 from holdfast.trainable import context
 from holdfast.trainable.function_runner import check_signature
-from holdfast.trainable.session import (
+from holdfast.trainable.inside import (
     checkpoint_dir,
     get_checkpoint,
     get_context,

@@ -21,8 +21,8 @@ from holdfast.resources import with_parameters
 from holdfast.trainable import session
 from holdfast.trainable import trainable as trainable_module
 from holdfast.trainable.class_checkpoint import COUNTERS_FILE
+from holdfast.trainable.inside import report
 from holdfast.trainable.messages import SaveSoon
-from holdfast.trainable.session import report
 from holdfast.trainable.trainable import Trainable
 
 Start = Callable[..., Driver]

@@ -22,14 +22,14 @@ from holdfast.checkpoints.checkpoint import Checkpoint
 from holdfast.core.observations import Raised, Report, Returned, Stopped, Waiting
 from holdfast.resources import PlacementGroupFactory, with_parameters
 from holdfast.trainable import session
-from holdfast.trainable.messages import Quit, SaveSoon
-from holdfast.trainable.session import (
+from holdfast.trainable.inside import (
     checkpoint_dir,
     get_checkpoint,
     get_context,
     report,
     should_checkpoint,
 )
+from holdfast.trainable.messages import Quit, SaveSoon
 
 Start = Callable[..., Driver]
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.trainable import session as trial
+from holdfast.trainable import inside as trial
 from holdfast.warn import warn_user
 
 if TYPE_CHECKING:

@@ -14,16 +14,14 @@ from __future__ import annotations
 import contextlib
 import os
 import re
-import struct
-import zlib
 from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
 
-from holdfast.core.observations import Report, WorkerMessage
+from holdfast.core.observations import Report
+from holdfast.journal.frames import decode_header, encode_frames, encode_header, scan
 from holdfast.storage.local import look_anew
-from holdfast.trainable.messages import MAX_FRAME_BYTES, decode_from_worker
 
 FOLDER = os.path.join(".holdfast", "ahead")
 
@@ -34,8 +32,16 @@ MAX_SPOOL_BYTES = 1024 * 1024
 """A spool of this size waits until everything in it has arrived, and begins anew."""
 
 _NAME = re.compile(r"(\d+)-(\d+)\.hfr")
-_CHECKSUM = struct.Struct("<I")
-_HEAD = struct.Struct("<II")  # checksum of the rest, length of the report
+_encode = msgspec.msgpack.Encoder().encode
+_decode = msgspec.msgpack.Decoder(Report).decode
+
+
+class _Header(msgspec.Struct):
+    """What a spool begins with: whose it is, and its first report."""
+
+    n: int
+    attempt: int
+    ordinal: int
 
 
 class Spool:
@@ -50,13 +56,16 @@ class Spool:
         self._path = spool_path(root, n, attempt)
         self._fd = -1
 
-    def add(self, data: bytes) -> bool:
-        """Keep a report, as a frame; False if it may be kept or not: then nothing must be added any more.
+    def add(self, report: Report) -> bool:
+        """Keep a report; False if it may be kept or not: then nothing must be added any more.
 
         Durability:
             It survives the death of every process when this returns True; not a power cut.
         """
-        record = _CHECKSUM.pack(zlib.crc32(data)) + data
+        record = encode_frames(report.ordinal, [_encode(report)])
+        if not self.size:
+            first = _Header(report.n, report.attempt, report.ordinal)
+            record = encode_header(msgspec.json.encode(first) + b"\n") + record
         try:
             if self._fd < 0:
                 self._fd = self._open()
@@ -119,13 +128,14 @@ def read_spool(root: str | os.PathLike[str], n: int, attempt: int, after: int) -
         data = Path(spool_path(root, n, attempt)).read_bytes()
     except FileNotFoundError:
         return []
-    found: list[Report] = []
-    for report in _reports(data):
-        if (report.n, report.attempt) != (n, attempt) or report.ordinal > after + len(found) + 1:
-            break
-        if report.ordinal == after + len(found) + 1:
-            found.append(msgspec.structs.replace(report, passed=True))
-    return found
+    header = decode_header(data)
+    if header is None:
+        return []
+    first = msgspec.json.decode(header.payload, type=_Header)
+    if (first.n, first.attempt) != (n, attempt) or first.ordinal > after + 1:
+        return []
+    payloads = scan(data, first.ordinal, header.end).payloads[after + 1 - first.ordinal :]
+    return [msgspec.structs.replace(_decode(payload), passed=True) for payload in payloads]
 
 
 def forget_spools(root: str | os.PathLike[str], attempts: Iterable[tuple[int, int]]) -> None:
@@ -137,27 +147,3 @@ def forget_spools(root: str | os.PathLike[str], attempts: Iterable[tuple[int, in
 def _remove(path: str) -> None:
     with contextlib.suppress(OSError):  # it costs space and nothing else
         os.remove(path)
-
-
-def _reports(data: bytes) -> list[Report]:
-    """Every whole report from the start of a spool to its first unfinished or damaged one."""
-    found: list[Report] = []
-    start = 0
-    while start + _HEAD.size <= len(data):
-        checksum, length = _HEAD.unpack_from(data, start)
-        end = start + _HEAD.size + length
-        if length > MAX_FRAME_BYTES or end > len(data) or zlib.crc32(data[start + _CHECKSUM.size : end]) != checksum:
-            break
-        message = _decoded(data[start + _HEAD.size : end])
-        if not isinstance(message, Report):
-            break
-        found.append(message)
-        start = end
-    return found
-
-
-def _decoded(payload: bytes) -> WorkerMessage | None:
-    try:
-        return decode_from_worker(payload)
-    except msgspec.DecodeError:
-        return None

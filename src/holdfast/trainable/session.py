@@ -1,4 +1,4 @@
-"""The running trial's side of the conversation with the driver: ``report`` and its relatives.
+"""The running trial's side of the conversation with the driver.
 
 Owns the session: the one object in a worker process through which an attempt reports, stages checkpoints and hears
 decisions. Must never touch a checkpoint that is not a stage of its own attempt, decide anything about the trial, or
@@ -13,7 +13,6 @@ import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
-from numbers import Number
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +20,6 @@ from holdfast.core.observations import Report, Saved, SealedStage, Waiting, Work
 from holdfast.errors import InternalError, InvalidTypeError, UsageError
 from holdfast.storage.address import join_address
 from holdfast.trainable.ahead import BRISK_S, MAX_SPOOL_BYTES, Spool
-from holdfast.trainable.context import TuneContext, warn_outside
 from holdfast.trainable.failures import is_full, message_of
 from holdfast.trainable.messages import Channel, Decision, Quit, Run, SaveSoon, Setup, ToWorker, frame
 from holdfast.trainable.plain import plain_metrics, shortened
@@ -94,7 +92,7 @@ class Session:
     # --- reporting ----------------------------------------------------------------------------------------------------
 
     def report(self, metrics: Any, checkpoint: Checkpoint | None) -> None:
-        """See the public ``report``."""
+        """See ``inside.report``."""
         self.check_caller("report")
         plain = plain_metrics(metrics, self._warned)
         if "done" in plain:
@@ -112,6 +110,7 @@ class Session:
                 return
             decision = self.exchange(plain, dt, sealed)
             self._names = plain
+            self._begin_spool_anew()
         if decision.go != "go":
             raise self.unwinding()
 
@@ -122,10 +121,10 @@ class Session:
             return False
         run, ordinal = self.run, self._ordinal + 1
         report = Report(run.n, run.attempt, self.setup.worker, ordinal, dt, metrics)
-        data = frame(report)  # one that is too large must show before it counts
+        frame(report)  # one that is too large must show before it counts
         try:
             self._ordinal = ordinal
-            if not spool.add(data):
+            if not spool.add(report):
                 self._ordinal = ordinal - 1
                 self._stay()
                 return False
@@ -135,12 +134,17 @@ class Session:
                 self._catch_up(ordinal - self._ahead // 2)
             if spool.size >= MAX_SPOOL_BYTES:
                 self._catch_up(ordinal)
-                if not spool.clear():
-                    self._stay()
+                self._begin_spool_anew()
         except BaseException:
             self._stay()
             raise
         return True
+
+    def _begin_spool_anew(self) -> None:
+        """Forget what is in the spool if all of it is answered: numbers in one follow one another."""
+        spool = self._spool
+        if spool is not None and spool.size and self._answered >= self._asked and not spool.clear():
+            self._stay()
 
     def _catch_up(self, ordinal: int) -> None:
         while self._answered < ordinal:
@@ -401,156 +405,18 @@ def _same(one: str, other: str) -> bool:
     return os.path.realpath(one) == os.path.realpath(other)
 
 
-# --- the public functions ---------------------------------------------------------------------------------------------
-
-
 def current() -> Session | None:
     """The session of the attempt that runs in this process."""
     return _current
 
 
 def set_current(session: Session | None) -> None:
-    """Make this the session behind the public functions."""
+    """Make this the session behind the functions that a trial calls."""
     global _current
     _current = session
-
-
-def report(metrics: Any = None, *, checkpoint: Checkpoint | None = None, **kwargs: Any) -> None:
-    """Report metrics, and optionally a checkpoint, from inside a function trainable.
-
-    Each call is one ``training_iteration``. Values are copied when this is called. If the trial is to end, this does
-    not return: it unwinds the trainable, running its ``finally`` blocks.
-
-    Args:
-        metrics: A dict of names and values: numbers, strings, lists, dicts, NumPy scalars and arrays.
-        checkpoint: The training state that belongs to these metrics. Its directory is copied and stays yours; one
-            from ``checkpoint_dir()`` is moved instead.
-        **kwargs: Older spelling: ``report(loss=0.5)``.
-
-    Durability:
-        When this returns, the report is in the driver's journal (or, of several within milliseconds, in a file that
-        the next driver adds to it), and the checkpoint's files are complete in the experiment's storage: all of it
-        survives the death of every process.
-
-    Raises:
-        ValueError: If a metric is a Torch tensor or the checkpoint's directory does not exist.
-        TypeError: If ``metrics`` is not a dict with string keys.
-
-    Example:
-        >>> def train(config):
-        ...     for epoch in range(10):
-        ...         tune.report({"loss": 1 / (epoch + 1)})
-    """
-    session = _current
-    if session is None:
-        warn_outside("report")
-        return
-    if session.setup.is_class:
-        raise UsageError(
-            "report() is for function trainables. In a class, return the metrics from step() and the state from "
-            "save_checkpoint()."
-        )
-    if kwargs or type(metrics) is not dict:
-        metrics = _merged(metrics, kwargs)
-    session.report(metrics, checkpoint)
-
-
-def _merged(metrics: Any, kwargs: dict[str, Any]) -> Any:
-    """The older spellings ``report(loss=0.5)`` and ``report(0.5)`` as a dict; anything else as it is."""
-    if metrics is None:
-        return kwargs
-    if isinstance(metrics, Number):
-        return {"_metric": metrics, **kwargs}
-    return {**metrics, **kwargs} if isinstance(metrics, Mapping) else metrics
-
-
-def get_checkpoint() -> Checkpoint | None:
-    """The checkpoint that this attempt has to continue from, or None if it starts from scratch.
-
-    Example:
-        >>> checkpoint = tune.get_checkpoint()
-        >>> if checkpoint:
-        ...     with checkpoint.as_directory() as path:
-        ...         model.load(path)
-    """
-    session = _current
-    if session is None:
-        warn_outside("get_checkpoint")
-        return None
-    path = start_of(session)
-    if path is None:
-        return None
-    from holdfast.checkpoints.checkpoint import Checkpoint
-
-    return Checkpoint.from_directory(path)
 
 
 def start_of(session: Session) -> str | None:
     """Absolute path of the checkpoint that an attempt starts from."""
     checkpoint = session.run.checkpoint
     return None if checkpoint is None else os.path.join(session.setup.root, checkpoint)
-
-
-def get_context() -> TuneContext:
-    """Facts about the running trial: its id, name, directory and resources."""
-    session = _current
-    return TuneContext() if session is None else TuneContext(session.setup, session.run)
-
-
-@contextlib.contextmanager
-def checkpoint_dir(step: int | None = None) -> Iterator[str]:
-    """A directory to write a checkpoint into; saving it then costs a rename instead of a copy.
-
-    Pass it to ``report(metrics, checkpoint=Checkpoint.from_directory(path))``. If you do not, and files are in it, it
-    belongs to the next ``report``.
-
-    Args:
-        step: Ignored; an older spelling wanted the iteration here.
-
-    Example:
-        >>> with tune.checkpoint_dir() as path:
-        ...     model.save(f"{path}/model.pt")
-        >>> tune.report({"loss": 0.5}, checkpoint=tune.Checkpoint.from_directory(path))
-    """
-    session = _current
-    if session is None:
-        import tempfile
-
-        warn_outside("checkpoint_dir", "is a temporary directory that nobody keeps")
-        with tempfile.TemporaryDirectory(prefix="holdfast_") as path:
-            yield path
-        return
-    session.check_caller("checkpoint_dir")
-    path = session.new_directory()
-    try:
-        yield path
-    except BaseException:
-        session.discard(path)
-        raise
-    if os.path.isdir(path):
-        if os.listdir(path):
-            session.offer(path)
-        else:
-            session.discard(path)
-
-
-def should_checkpoint() -> bool:
-    """Whether the driver is about to end, so that a checkpoint with the next report saves work.
-
-    True from the driver's notice (for example of a preemption) until a checkpoint was reported.
-
-    Example:
-        >>> for epoch in range(100):
-        ...     train_one(epoch)
-        ...     if epoch % 10 == 0 or tune.should_checkpoint():
-        ...         tune.report(metrics, checkpoint=save())
-    """
-    session = _current
-    if session is None:
-        warn_outside("should_checkpoint", "is always False")
-        return False
-    session.check_caller("should_checkpoint")
-    session.listen()
-    if session.stopped:
-        raise session.unwinding()
-    return session.save_soon
