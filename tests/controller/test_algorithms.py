@@ -1,5 +1,6 @@
 """The experiment's scheduler and searcher: refused with a clear message, or made ready for one driver's life."""
 
+import warnings
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.schedulers import FIFOScheduler, TrialScheduler
 from holdfast.schedulers.desk import SchedulerDesk
 from holdfast.schedulers.fifo import FirstInFirstOut
-from holdfast.search import BasicVariantGenerator
+from holdfast.search import BasicVariantGenerator, ConcurrencyLimiter, DEHBSearch, Repeater
 from holdfast.search.searcher import Searcher
 
 SPACE = {"lr": uniform(0, 1)}
@@ -84,6 +85,34 @@ def algorithms(**settings):
 def test_what_cannot_work_is_refused_with_the_way_out(settings, message):
     with pytest.raises(InvalidInputError, match=message):
         check_algorithms(TuneConfig(**settings), SPACE, 7)
+
+
+POINTS = [{"lr": 0.1}, {"lr": 0.2}]
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"search_alg": DEHBSearch(points_to_evaluate=POINTS), "scheduler": "dehb", "num_samples": 1}, "make 2 trials"),
+        (
+            {"search_alg": Repeater(DEHBSearch(points_to_evaluate=POINTS), 3), "scheduler": "dehb", "num_samples": 3},
+            "Repeater was given configurations to try first that make 6 trials, and num_samples=3 leaves the last ones",
+        ),
+        ({"search_alg": DEHBSearch()}, "suggests budgets, and without DEHBScheduler nothing ends trials there"),
+        ({"search_alg": ConcurrencyLimiter(DEHBSearch(), 2)}, "without DEHBScheduler nothing ends trials there"),
+    ],
+)
+def test_what_works_but_not_as_it_was_meant_is_warned_of(settings, message):
+    with pytest.warns(UserWarning, match=message):
+        check_algorithms(TuneConfig(metric="loss", mode="min", **settings), SPACE, 7)
+
+
+@pytest.mark.parametrize("num_samples", [2, -1])
+def test_all_points_that_are_tried_need_no_warning(num_samples):
+    search = DEHBSearch(points_to_evaluate=POINTS)
+    with warnings.catch_warnings(action="error"):
+        config = TuneConfig(metric="loss", mode="min", num_samples=num_samples, search_alg=search, scheduler="dehb")
+        check_algorithms(config, SPACE, 7)
 
 
 def test_a_searcher_of_its_own_space_is_taken_if_there_is_no_other():

@@ -43,6 +43,25 @@ def check_algorithms(config: TuneConfig, space: Mapping[str, Any], seed: int) ->
             f"Search algorithms cannot be used with {type(scheduler).__name__} schedulers: it chooses new "
             "configurations by itself. Leave search_alg out, or choose another scheduler."
         )
+    if searcher is not None:
+        _advise(searcher, scheduler, config.num_samples)
+
+
+def _advise(searcher: Searcher, scheduler: TrialScheduler, num_samples: int) -> None:
+    """Warn of what works, but not as it was meant."""
+    if -1 < num_samples < searcher.trials_given:
+        warn_user(
+            f"{type(searcher).__name__} was given configurations to try first that make {searcher.trials_given} "
+            f"trials, and num_samples={num_samples} leaves the last ones out. Raise num_samples to try them all.",
+            UserWarning,
+        )
+    wanted = searcher.scheduler_class
+    if wanted and wanted not in (each.__name__ for each in type(scheduler).__mro__):
+        warn_user(
+            f"{type(searcher).__name__} suggests budgets, and without {wanted} nothing ends trials there, unless the "
+            f"trainable does. Give TuneConfig(scheduler={wanted}()).",
+            UserWarning,
+        )
 
 
 def make_scheduler(config: TuneConfig, seed: int) -> TrialScheduler:

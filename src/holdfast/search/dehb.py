@@ -120,6 +120,8 @@ class DEHBSearch(PickledSearcher):
         1
     """
 
+    scheduler_class = "DEHBScheduler"
+
     def __init__(
         self,
         space: Mapping[str, Any] | None = None,

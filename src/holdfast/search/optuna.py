@@ -121,6 +121,10 @@ class OptunaSearch(PickledSearcher):
         self._failed: dict[str, int] = {}  # trial id -> number of a trial that was told as failed, and may run again
 
     @property
+    def trials_given(self) -> int:
+        return 0 if self._rewards else len(self._points)  # those whose values are known are not tried
+
+    @property
     def uses_intermediate_results(self) -> bool:
         """No sampler looks at them; but those who look at the storage do."""
         return self._storage is not None and (self._metric is None or isinstance(self._metric, str))

@@ -59,6 +59,10 @@ class Repeater(WrappedSearcher):
         self._groups: dict[str, Group] = {}  # by the id of each trial, until the searcher has heard of the group
         self._current: Group | None = None
 
+    @property
+    def trials_given(self) -> int:
+        return self.repeat * super().trials_given
+
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:

@@ -39,6 +39,9 @@ class Searcher:
     FINISHED: Literal["FINISHED"] = "FINISHED"
     CKPT_FILE_TMPL = "searcher-state-{}.pkl"
 
+    scheduler_class = ""
+    """Name of the scheduler that carries out what its suggestions say, for those that say more than a config."""
+
     def __init__(self, metric: str | Sequence[str] | None = None, mode: str | Sequence[str] | None = None) -> None:
         _check_objectives(metric, mode)
         self._metric = metric
@@ -53,6 +56,11 @@ class Searcher:
     def mode(self) -> Any:
         """In which direction."""
         return self._mode
+
+    @property
+    def trials_given(self) -> int:
+        """How many trials it needs for the configurations that it was given to try first."""
+        return len(getattr(self, "_points", ()))
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any

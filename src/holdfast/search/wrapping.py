@@ -35,6 +35,7 @@ class WrappedSearcher(Searcher):
             )
         super().__init__()
         self.searcher = searcher
+        self.scheduler_class = searcher.scheduler_class
 
     @property
     def metric(self) -> Any:
@@ -45,6 +46,10 @@ class WrappedSearcher(Searcher):
     def mode(self) -> Any:
         """In which direction."""
         return self.searcher.mode
+
+    @property
+    def trials_given(self) -> int:
+        return self.searcher.trials_given
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
