@@ -186,29 +186,27 @@ class Notifier:
         if result.get("should_checkpoint") and not before:
             self._save.add(event.n)
 
-    def _tell(self, hook: str, trial: TrialView, **more: Any) -> None:
+    def _tell(self, hook: str, n: int, **more: Any) -> None:
         if self._callbacks.wants(hook):
+            trial = self._view(n)
             self._callbacks.call(hook, iteration=self._iteration, trials=self._trials, trial=trial, **more)
 
     def _started(self, event: ev.TrialStarted, _: Any) -> None:
         self._seen.add(event.n)
-        trial = self._view(event.n)
-        self._tell("on_trial_start", trial)
+        self._tell("on_trial_start", event.n)
         if event.source is not None:
-            self._tell("on_trial_restore", trial)
+            self._tell("on_trial_restore", event.n)
 
     def _committed(self, event: ev.CheckpointCommitted, _: Any) -> None:
-        trial = self._view(event.n)
         if self._callbacks.wants("on_checkpoint"):
             record = self._state.trials[event.n]
             checkpoint = checkpoint_at(self._info, trial_dirname(self._info, record), event.index)
-            self._tell("on_checkpoint", trial, checkpoint=checkpoint)
-        self._tell("on_trial_save", trial)
+            self._tell("on_checkpoint", event.n, checkpoint=checkpoint)
+        self._tell("on_trial_save", event.n)
 
     def _failed(self, event: ev.AttemptFailed, _: Any) -> None:
-        trial = self._view(event.n)
-        self._error_files.failed(trial, event.at, event.error, self.exceptions.pop(event.n, b""))
-        self._tell("on_trial_recover", trial)
+        self._error_files.failed(self._view(event.n), event.at, event.error, self.exceptions.pop(event.n, b""))
+        self._tell("on_trial_recover", event.n)
 
     def _errored(self, event: ev.TrialErrored, _: Any) -> None:
         trial = self._view(event.n)
@@ -223,13 +221,14 @@ class Notifier:
     def _tell_ends(self) -> None:
         """Tell of ended trials whose checkpoints are all committed: loggers close what they have open at the end."""
         due = [n for n in self._ended if not self._state.trials[n].staging]
-        # Those that ended at opening have rows that a killed driver may not have written.
-        self._repair_files(set(due) - self._seen)
+        never_started = [n for n in due if n not in self._seen]
+        if never_started:  # they ended at opening, and have rows that a killed driver may not have written
+            self._repair_files(never_started)
         for n in due:
             hook = self._ended.pop(n)
             self._views.pop(n, None)
             try:
-                self._tell(hook, self._trials[n])
+                self._tell(hook, n)
             except Exception as error:
                 if hook != "on_trial_complete":
                     raise

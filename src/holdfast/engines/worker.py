@@ -157,7 +157,7 @@ class SocketChannel:
             and not thread.name.startswith(_OWN_THREADS)
             and type(thread).__name__ not in _HARMLESS_THREADS
         ]
-        processes = [f"{p.name} ({p.pid})" for p in process_tree.running_children(os.getpid())]
+        processes = [f"{p.name} ({p.pid})" for p in process_tree.own_children()]
         parts = [f"threads: {', '.join(threads)}"] if threads else []
         return "; ".join(parts + ([f"processes: {', '.join(processes)}"] if processes else []))
 

@@ -71,13 +71,13 @@ def carve(node: Any, path: Path, found: list[Slot]) -> Any:
     Containers become new dicts and lists (tuples too), so that the copy is plain data and shares
     nothing that could be changed.
     """
+    if type(node) in SCALARS:
+        return node
     # Here and not above: those who only read experiments have trees without a domain in them.
     from holdfast.space.bounds import option_list
     from holdfast.space.domains import Domain
     from holdfast.space.expression import Expression
 
-    if type(node) in SCALARS:
-        return node
     if isinstance(node, Domain):
         found.append(Slot(path, node))
         return PENDING

@@ -40,8 +40,9 @@ def surroundings(setup: Setup, run: Run) -> Iterator[None]:
     except FileNotFoundError:
         os.makedirs(trial_dir, exist_ok=True)
     streams = sys.stdout, sys.stderr
+    original = _original_dir(setup)
     try:
-        with _environment(setup, run), _directory(setup, trial_dir), _output(setup, trial_dir):
+        with _environment(setup, run, original), _directory(setup, trial_dir, original), _output(setup, trial_dir):
             _seed(run)
             yield
     finally:
@@ -49,8 +50,8 @@ def surroundings(setup: Setup, run: Run) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def _environment(setup: Setup, run: Run) -> Iterator[None]:
-    ours = {ORIGINAL_DIR: _original_dir(setup), VISIBLE_GPUS: ",".join(run.gpus)}
+def _environment(setup: Setup, run: Run, original: str) -> Iterator[None]:
+    ours = {ORIGINAL_DIR: original, VISIBLE_GPUS: ",".join(run.gpus)}
     former = {name: os.environ.get(name) for name in ours}
     os.environ.update(ours)
     before = _variables()
@@ -83,13 +84,15 @@ def _put_back(before: dict[Any, Any]) -> None:
 
 
 @contextlib.contextmanager
-def _directory(setup: Setup, trial_dir: str) -> Iterator[None]:
-    original = _original_dir(setup)
+def _directory(setup: Setup, trial_dir: str, original: str) -> Iterator[None]:
     os.chdir(trial_dir if setup.chdir else original)
     try:
         yield
     finally:
-        os.chdir(original if os.path.isdir(original) else "/")
+        try:
+            os.chdir(original)
+        except OSError:  # somebody removed it, or took the right to enter it away
+            os.chdir("/")
 
 
 def _original_dir(setup: Setup) -> str:
