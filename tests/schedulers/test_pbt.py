@@ -29,7 +29,7 @@ from holdfast.core.state import State, Stored
 from holdfast.core.transitions import apply
 from holdfast.errors import InvalidInputError, NoResultError, TuneError
 from holdfast.schedulers import PB2, PopulationBasedTraining, ResourceChangingScheduler, create_scheduler
-from holdfast.schedulers.pbt import quantile_size
+from holdfast.schedulers.population import quantile_size
 from holdfast.search import Searcher
 
 
@@ -111,6 +111,14 @@ def test_a_population_needs_a_size(scheduler):
     with pytest.raises(InvalidInputError, match=r"num_samples=-1 .*TuneConfig\(num_samples=8\)"):
         check_algorithms(config, {}, 1)
     check_algorithms(replace(config, num_samples=2), {}, 1)
+
+
+@pytest.mark.parametrize(("limit", "num_samples", "count"), [(3, 4, 1), (1, 1, 1), (4, 4, 0), (None, 4, 0)])
+def test_fewer_trials_at_once_than_the_population_has_is_warned_of(limit, num_samples, count, recwarn):
+    config = tune.TuneConfig("max", "q", scheduler=pbt(), num_samples=num_samples, max_concurrent_trials=limit)
+    check_algorithms(config, {"x": 2}, 1)
+    told = [str(each.message).partition(":")[0] for each in recwarn]
+    assert told == [f"max_concurrent_trials={limit} is smaller than the population"] * count
 
 
 # --- copies

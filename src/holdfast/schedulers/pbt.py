@@ -8,8 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
-from bisect import bisect_left, insort
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -19,10 +18,13 @@ from holdfast.core.state import Status, Stored
 from holdfast.errors import InvalidInputError, NoResultError
 from holdfast.schedulers import explore
 from holdfast.schedulers.base import TrialScheduler, check_numbers, number
+from holdfast.schedulers.population import Member, Population
 from holdfast.space.rng import Rng
+from holdfast.warn import warn_user
 
 if TYPE_CHECKING:
     from holdfast.callbacks.trial_view import TrialView
+    from holdfast.config import TuneConfig
     from holdfast.schedulers.view import ExperimentView
 
 logger = logging.getLogger("holdfast")
@@ -30,110 +32,6 @@ logger = logging.getLogger("holdfast")
 WAITING = (Status.PENDING, Status.PAUSED)
 FILLING, EXPLOITING = 0, 1
 """What random numbers are for: each use has a stream of its own."""
-
-
-class Member(msgspec.Struct, array_like=True):
-    """What is remembered of one unfinished trial."""
-
-    n: int
-    turn: int
-    """When it last came to a decision; of trials of the same age the one that has waited longest goes on first."""
-
-    score: float | None = None
-    time: float = 0.0
-    """``time_attr`` at its last decision, or in the checkpoint that it goes on from as a copy."""
-
-    perturbed_at: float = 0.0
-    copied: bool = False
-    """It will start from another trial's checkpoint."""
-
-    arrived: bool = False
-    """It waits for all others to reach the moment at which they are compared."""
-
-
-class Population:
-    """The unfinished trials: ranked by score, and lined up by age."""
-
-    def __init__(self, members: Iterable[Member] = ()) -> None:
-        self._members = {member.n: member for member in members}
-        self._ranking = sorted((m.score, m.n) for m in self if m.score is not None)
-        self._line = sorted((m.time, m.turn, m.n) for m in self if not m.arrived)
-
-    def __iter__(self) -> Iterator[Member]:
-        return iter(self._members.values())
-
-    def __len__(self) -> int:
-        return len(self._members)
-
-    def get(self, n: int) -> Member | None:
-        return self._members.get(n)
-
-    def add(self, member: Member) -> None:
-        self.drop(member.n)
-        self._members[member.n] = member
-        self._put(member)
-
-    def drop(self, n: int) -> None:
-        member = self._members.pop(n, None)
-        if member is not None:
-            self._take_out(member)
-
-    def change(self, member: Member, **values: Any) -> None:
-        """Set fields of a member."""
-        self._take_out(member)
-        for name, value in values.items():
-            setattr(member, name, value)
-        self._put(member)
-
-    def _take_out(self, member: Member) -> None:
-        if member.score is not None:
-            del self._ranking[bisect_left(self._ranking, (member.score, member.n))]
-        if not member.arrived:
-            del self._line[bisect_left(self._line, (member.time, member.turn, member.n))]
-
-    def _put(self, member: Member) -> None:
-        if member.score is not None:
-            insort(self._ranking, (member.score, member.n))
-        if not member.arrived:
-            insort(self._line, (member.time, member.turn, member.n))
-
-    def by_age(self) -> Iterator[int]:
-        """Numbers of those that need not wait for others, the youngest first."""
-        return (n for _, _, n in self._line)
-
-    @property
-    def all_arrived(self) -> bool:
-        return not self._line
-
-    def lower(self, fraction: float) -> list[int]:
-        """Numbers of the worst, worst first."""
-        return [n for _, n in self._ranking[: quantile_size(len(self._ranking), fraction)]]
-
-    def upper(self, fraction: float) -> list[int]:
-        """Numbers of the best, best last."""
-        size = quantile_size(len(self._ranking), fraction)
-        return [n for _, n in self._ranking[len(self._ranking) - size :]]
-
-    def standing(self, member: Member, fraction: float) -> int:
-        """-1 if the member is among the worst, 1 if it is among the best, else 0."""
-        if member.score is None:
-            return 0
-        size, count = quantile_size(len(self._ranking), fraction), len(self._ranking)
-        place = bisect_left(self._ranking, (member.score, member.n))
-        return -1 if place < size else int(place >= count - size)
-
-
-def quantile_size(count: int, fraction: float) -> int:
-    """How many of ``count`` ranked trials are the best, and how many the worst.
-
-    Example:
-        >>> [quantile_size(4, 0.25), quantile_size(5, 0.25), quantile_size(3, 0.5), quantile_size(1, 0.5)]
-        [1, 2, 1, 0]
-    """
-    if count < 2:
-        return 0
-    size = math.ceil(count * fraction)
-    return count // 2 if size > count / 2 else size
 
 
 class PopulationBasedTraining(TrialScheduler):
@@ -238,6 +136,16 @@ class PopulationBasedTraining(TrialScheduler):
                 "without end. Give for example TuneConfig(num_samples=8)."
             )
         return super().set_search_properties(metric, mode, **spec)
+
+    def check_compatible(self, tune_config: TuneConfig) -> None:
+        """Warn if there will never be a whole population."""
+        limit, size = tune_config.max_concurrent_trials, tune_config.num_samples
+        if limit and limit < max(size, 2):
+            warn_user(
+                f"max_concurrent_trials={limit} is smaller than the population: {type(self).__name__} can compare at "
+                f"most {limit}, because trials are created when others have ended. Leave it out: trials for which "
+                "there is no room take turns."
+            )
 
     # --- what it is told
 
