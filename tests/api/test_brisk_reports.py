@@ -37,10 +37,10 @@ def test_what_a_later_driver_keeps_is_left_alone_and_the_rest_removed(tmp_path):
     run(train, tmp_path)
     folder = tmp_path / "exp" / ".holdfast" / "ahead"
     folder.mkdir()
-    for name in ("0-1.hfr", "0-2.hfr", "7-1.hfr"):
+    for name in ("1-0-1.hfr", "1-7-1.hfr", "2-0-2.hfr", "3-0-2.hfr"):
         (folder / name).write_bytes(b"")
     tune.Tuner.restore(str(tmp_path / "exp"), train).fit()
-    assert sorted(os.listdir(folder)) == ["0-2.hfr", "7-1.hfr"]
+    assert os.listdir(folder) == ["3-0-2.hfr"]
 
 
 @pytest.mark.parametrize("stop", [{"training_iteration": 40}, lambda trial_id, result: result["step"] >= 40])

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
+from pathlib import Path
 
 import pytest
 
 import holdfast as tune
+from holdfast.errors import OwnershipError
+from holdfast.journal.epoch import claim_epoch
 
 TRAIN = """
 def train(config):
@@ -35,3 +38,26 @@ def test_the_old_driver_names_the_new_one_and_offers_no_resume(drivers, root, tm
     assert "This process stops here; nothing is lost." in output
     assert f"holdfast status {root}" in output
     assert "Resume with" not in output
+
+
+class TakenOver(tune.Callback):
+    """Somebody takes the experiment over, and starts workers, while its driver is still opening it."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def setup(self, **_: object) -> None:
+        claim_epoch(self.root, takeover=True)
+        note_of_workers(self.root).parent.mkdir()
+        note_of_workers(self.root).write_text("the successor's")
+
+
+def note_of_workers(root: Path) -> Path:
+    """By which the next driver finds the workers of a dead one, to end them."""
+    return root / ".holdfast" / "logs" / "nanny.run"
+
+
+def test_a_driver_that_is_taken_over_while_it_opens_leaves_its_successors_workers_alone(make_tuner, root):
+    with pytest.raises(OwnershipError, match="was taken over by pid"):
+        make_tuner(lambda config: None, callbacks=[TakenOver(root)]).fit()
+    assert note_of_workers(root).read_text() == "the successor's"

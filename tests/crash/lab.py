@@ -178,11 +178,14 @@ class Lab:
 
     def ran_ahead(self) -> list[Report]:
         """What trials had reported to drivers that never read it, as the next one would find it."""
-        if not spooled(self.root):
-            return []
-        trials = self.state().trials
-        running = [trial for trial in trials if trial.status == Status.RUNNING]
-        return [found for trial in running for found in read_spool(self.root, trial.n, trial.attempt, trial.ordinal)]
+        owners = spooled(self.root)
+        running = {trial.n: trial for trial in self.state().trials if trial.status == Status.RUNNING} if owners else {}
+        return [
+            found
+            for owner in owners
+            if owner.n in running and running[owner.n].attempt == owner.attempt
+            for found in read_spool(self.root, owner, running[owner.n].ordinal)
+        ]
 
     def check_rework(self, history: Iterable[ev.AnyEvent]) -> int:
         """No attempt starts before the last acknowledged checkpoint; returns how many attempts were repeats."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from simulated_bugs import COPYING, LEARNING, SELDOM_SAVED, Patch, RareBug
+from simulated_bugs import COPYING, LEARNING, PASSING, SELDOM_SAVED, Patch, RareBug
 
 from holdfast.controller.keeping import KeeperEdge
+from holdfast.controller.loop import Controller
+from holdfast.controller.spools import Spools
 from holdfast.controller.watches import Watches
 from holdfast.core import decide, plan, resuming, transitions, wishes
 from holdfast.core import events as ev
@@ -15,7 +17,9 @@ from holdfast.core.policies import Verdict
 from holdfast.core.retention import Retention
 from holdfast.core.turn import Turn
 from holdfast.journal import epoch
+from holdfast.journal.log import Journal
 from holdfast.schedulers.view import ExperimentView
+from holdfast.testing import driver
 from holdfast.testing.chaos import Moment
 from holdfast.testing.driver import SimDriver
 from holdfast.testing.store import MemoryStore
@@ -211,6 +215,22 @@ def an_origin_that_was_released_too_early(patch: Patch) -> None:
     patch.setattr(transitions, "_hold_origin", hold)
 
 
+def what_ran_ahead_in_an_attempt_that_never_was(patch: Patch) -> None:
+    """A power cut made the journal forget an attempt; what that had left was told as of the next one of its number."""
+
+    def hear(controller: Controller, journal: Journal, spools: Spools) -> None:
+        state = controller.state
+        ours = [owner for owner in spools.owners() if owner.attempt <= getattr(state.trial(owner.n), "attempt", 0)]
+        for owner in ours:
+            if owner.n in state.running and state.trials[owner.n].attempt == owner.attempt:
+                controller.turn(spools.read(owner, state.trials[owner.n].ordinal))
+        if ours and journal.sync():
+            journal.flush()
+            spools.forget(ours)
+
+    patch.setattr(driver, "hear_spools", hear)
+
+
 STOPPED_SOON = {"stop_at": 0, "stop_after_good": 99, "stop_all_after": 12, "time_budget_s": None, "pause_at": 0}
 """Settings under which a rule stops the experiment while trials run."""
 
@@ -331,6 +351,14 @@ FOUND: dict[str, RareBug] = {
             200,
             {"rotten_checkpoints": 9, "worker_deaths": 9},
             COPYING,
+        ),
+        RareBug(
+            what_ran_ahead_in_an_attempt_that_never_was,
+            ("I6",),
+            150,
+            {"power_cuts": 1},
+            {**PASSING, "checkpoint_every": 0},
+            lambda seed: [(Moment(40 + seed % 80), None), (Moment(40 + seed // 20), None)],
         ),
     )
 }

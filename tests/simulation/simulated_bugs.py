@@ -26,8 +26,10 @@ from holdfast.schedulers.desk import SchedulerDesk
 from holdfast.search.desk import Script, SearcherDesk
 from holdfast.testing import driver as sim_driver
 from holdfast.testing.chaos import Moment
+from holdfast.testing.hosts import MemorySpools, World
 from holdfast.testing.scenario import FaultBudget
 from holdfast.testing.simulate import Simulation
+from holdfast.trainable.ahead import Owner
 
 Patch = pytest.MonkeyPatch
 
@@ -376,11 +378,47 @@ def a_searcher_that_is_not_told(patch: Patch) -> None:
     patch.setattr(SearcherDesk, "set_state", lambda self, state, created, later: set_state(self, state, created, []))
 
 
+def a_driver_that_does_not_hear_what_ran_ahead(patch: Patch) -> None:
+    patch.setattr(sim_driver, "hear_spools", lambda *_: None)
+
+
+def forgetting_what_ran_ahead_before_it_is_journaled(patch: Patch) -> None:
+    read = MemorySpools.read
+
+    def read_and_forget(self: MemorySpools, owner: Owner, after: int) -> list[ob.Report]:
+        found = read(self, owner, after)
+        self.forget([owner])
+        return found
+
+    patch.setattr(MemorySpools, "read", read_and_forget)
+
+
+def workers_that_outlive_their_driver(patch: Patch) -> None:
+    """They go on reporting ahead when the next driver has read what they left."""
+    patch.setattr(World, "end_all_but", lambda self, engine: None)
+
+
 PLENTY = {"samples": 5, "steps": (9, 12), "checkpoint_every": 1, "max_failures": 3, "fail_fast": False, "cpus": 2.0}
 COPYING = {**PLENTY, "scheduler": "copying", "pause_at": 0, "max_concurrent": 0}
 SELDOM_SAVED = {"checkpoint_every": 5, "save_chance": 0.0}
 LEARNING = {**PLENTY, "searcher": "learning", "lookahead": 1}
 """Settings under which schedulers and searchers have something to do."""
+
+PASSING = {
+    "scheduler": "",
+    "searcher": "",
+    "is_class": False,
+    "at_end": False,
+    "pause_at": 0,
+    "save_chance": 0.0,
+    "stop_at": 0,
+    "stop_after_good": 0,
+    "stop_all_after": 0,
+    "time_budget_s": None,
+    "steps": (12,),
+    "samples": 3,
+}
+"""Settings under which nothing can tell a trial to stop, and it reports ahead of the answers."""
 
 PLANTED: dict[str, Bug | RareBug] = {
     bug.plant.__name__: bug
@@ -437,5 +475,22 @@ PLANTED: dict[str, Bug | RareBug] = {
         ),
         RareBug(a_searcher_that_is_told_twice, ("I5",), 60, {"driver_kills": 6}, {**LEARNING, "snapshot_chance": 0.3}),
         RareBug(a_searcher_that_is_not_told, ("I5",), 60, {"driver_kills": 6}, {**LEARNING, "snapshot_chance": 0.3}),
+        RareBug(
+            a_driver_that_does_not_hear_what_ran_ahead,
+            ("I1",),
+            40,
+            {},
+            PASSING,
+            lambda seed: [(Moment(40 + seed), None)],
+        ),
+        RareBug(
+            forgetting_what_ran_ahead_before_it_is_journaled,
+            ("I1",),
+            40,
+            {},
+            PASSING,
+            lambda seed: [(Moment(40 + seed), None), (Moment(1, "write"), None)],
+        ),
+        RareBug(workers_that_outlive_their_driver, ("I1",), 60, {"driver_kills": 6}, PASSING),
     )
 }

@@ -16,10 +16,15 @@ from holdfast import Checkpoint, report
 from holdfast.core.observations import Report, Returned, Stopped
 from holdfast.journal.frames import decode_header
 from holdfast.trainable import session
-from holdfast.trainable.ahead import Spool, forget_spools, read_spool, spool_path, spooled
+from holdfast.trainable.ahead import Owner, Spool, forget_spools, read_spool, spool_path, spooled
 from holdfast.trainable.messages import Decision, Quit
 
 Start = Callable[..., Driver]
+
+FIRST = Owner(0, 0, 1)
+"""The attempt of a ``Driver``."""
+
+LEFT = Owner(1, 5, 2)
 
 
 @pytest.fixture(autouse=True)
@@ -83,8 +88,8 @@ def test_what_ran_ahead_is_kept_until_it_has_arrived(driver: Start) -> None:
     worker = driver(many)
     begun(worker, {"steps": 4})
     ordinals(worker, 3)
-    assert [kept.metrics for kept in read_spool(worker.root, 0, 1, after=1)] == [{"step": n} for n in (2, 3, 4)]
-    assert [kept.ordinal for kept in read_spool(worker.root, 0, 1, after=3)] == [4]
+    assert [kept.metrics for kept in read_spool(worker.root, FIRST, after=1)] == [{"step": n} for n in (2, 3, 4)]
+    assert [kept.ordinal for kept in read_spool(worker.root, FIRST, after=3)] == [4]
     worker.send(Decision(4))
     worker.next()
     assert not spooled(worker.root)
@@ -97,7 +102,7 @@ def test_what_was_not_answered_when_the_driver_left_stays(driver: Start) -> None
     worker.send(Quit())
     assert isinstance(worker.next(), Stopped)
     worker.thread.join(TIMEOUT_S)
-    assert [kept.ordinal for kept in read_spool(worker.root, 0, 1, after=1)] == [2, 3, 4, 5]
+    assert [kept.ordinal for kept in read_spool(worker.root, FIRST, after=1)] == [2, 3, 4, 5]
 
 
 def other_metrics(config: dict[str, Any]) -> None:
@@ -149,7 +154,7 @@ def test_after_a_report_that_waited_a_trial_runs_ahead_again_and_all_of_it_is_ke
     assert is_waiting(worker)
     worker.send(Decision(3, ahead=4))
     assert ordinals(worker, 2) == [4, 5]
-    kept = read_spool(worker.root, 0, 1, after=3)
+    kept = read_spool(worker.root, FIRST, after=3)
     assert [(report.ordinal, report.metrics, report.passed) for report in kept] == [
         (4, {"other": 4}, True),
         (5, {"other": 5}, True),
@@ -196,7 +201,7 @@ def test_a_spool_does_not_grow_for_ever(driver: Start, monkeypatch: pytest.Monke
     largest = 0
     for ordinal in range(2, 51):
         worker.next()
-        largest = max(largest, os.path.getsize(spool_path(worker.root, 0, 1)))
+        largest = max(largest, os.path.getsize(spool_path(worker.root, FIRST)))
         worker.send(Decision(ordinal, ahead=64))
     assert isinstance(worker.next(), Returned)
     assert largest < 200
@@ -245,15 +250,15 @@ def test_after_an_exception_in_the_middle_of_a_report_a_trial_waits_for_answers(
 def left(tmp_path: Path) -> Path:
     """Reports 3 to 7 of an attempt whose process was killed."""
     (tmp_path / ".holdfast").mkdir()
-    spool = Spool(str(tmp_path), 5, 2)
+    spool = Spool(str(tmp_path), LEFT)
     for ordinal in range(3, 8):
         assert spool.add(Report(5, 2, 1, ordinal, 0.1, {"step": ordinal}))
-    return Path(spool_path(tmp_path, 5, 2))
+    return Path(spool_path(tmp_path, LEFT))
 
 
 @pytest.mark.parametrize(("after", "found"), [(0, []), (1, []), (2, [3, 4, 5, 6, 7]), (5, [6, 7]), (7, []), (9, [])])
 def test_only_what_follows_without_a_gap_is_read(left: Path, tmp_path: Path, after: int, found: list[int]) -> None:
-    assert [kept.ordinal for kept in read_spool(tmp_path, 5, 2, after)] == found
+    assert [kept.ordinal for kept in read_spool(tmp_path, LEFT, after)] == found
 
 
 def whole_reports(data: bytes, length: int) -> int:
@@ -267,19 +272,20 @@ def test_a_torn_end_is_left_out(left: Path, tmp_path: Path) -> None:
     data = left.read_bytes()
     for length in range(len(data)):
         left.write_bytes(data[:length])
-        assert len(read_spool(tmp_path, 5, 2, after=2)) == whole_reports(data, length)
+        assert len(read_spool(tmp_path, LEFT, after=2)) == whole_reports(data, length)
 
 
 def test_nothing_behind_a_damaged_byte_is_believed(left: Path, tmp_path: Path) -> None:
     data = left.read_bytes()
     for at in range(len(data)):
         left.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        assert len(read_spool(tmp_path, 5, 2, after=2)) == whole_reports(data, at)
+        assert len(read_spool(tmp_path, LEFT, after=2)) == whole_reports(data, at)
 
 
-def test_a_spool_of_another_attempt_is_not_believed(left: Path, tmp_path: Path) -> None:
-    os.rename(left, spool_path(tmp_path, 5, 3))
-    assert read_spool(tmp_path, 5, 3, after=2) == []
-    assert spooled(tmp_path) == [(5, 3)]
-    forget_spools(tmp_path, [(5, 2), (5, 3)])
+@pytest.mark.parametrize("other", [LEFT._replace(attempt=3), LEFT._replace(epoch=2), LEFT._replace(n=6)])
+def test_a_spool_of_somebody_else_is_not_believed(left: Path, tmp_path: Path, other: Owner) -> None:
+    os.rename(left, spool_path(tmp_path, other))
+    assert read_spool(tmp_path, other, after=2) == []
+    assert spooled(tmp_path) == [other]
+    forget_spools(tmp_path, [LEFT, other])
     assert spooled(tmp_path) == []

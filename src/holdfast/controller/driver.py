@@ -38,6 +38,7 @@ from holdfast.controller.searching import LearningProposer
 from holdfast.controller.signals import watch_signals
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import sole_use
+from holdfast.controller.spools import SpoolFolder, hear_spools
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.trial_kit import TrialKit
 from holdfast.controller.watches import Watches
@@ -56,7 +57,6 @@ from holdfast.space.naming import trial_id
 from holdfast.stopper import resolve_stopper
 from holdfast.storage.address import join_address
 from holdfast.storage.mounts import disk_of
-from holdfast.trainable.ahead import forget_spools, read_spool, spooled
 from holdfast.trainable.messages import Setup
 
 logger = logging.getLogger("holdfast")
@@ -146,6 +146,7 @@ class Driver:
             leaving.callback(store.close)
             leaving.callback(self._home.close)  # after the journal, which may still have something to ship
             self._journal = own_journal = self._home.open(claim)
+            self._spools = SpoolFolder(root.path)
             leaving.push(_close_journal(own_journal))
             opened = open_with_memory(root, self._experiment.spec.retention, store, self._memories)
             state = opened.state
@@ -210,8 +211,10 @@ class Driver:
         ) as signals:
             try:
                 hooks.start()
-                edges.engine.open(self._setup(first_worker=max(state.workers, default=0) + 1))
-                self._hear_spools(controller)  # only now: opening has ended what the driver before had left running
+                self._journal.flush()  # raises if somebody has taken over meanwhile, whose workers opening would end
+                edges.engine.open(self._setup(state))
+                # Only now: opening has ended what the driver before had left running.
+                hear_spools(controller, self._journal, self._spools)
                 self._loop(controller, snapshots)
                 edges.engine.close()
                 self._leave(controller, snapshots)
@@ -227,19 +230,6 @@ class Driver:
             exit_code=signals.exit_code,
             failure=hooks.failure if self._failure.fail_fast == "raise" else None,
         )
-
-    def _hear_spools(self, controller: Controller) -> None:
-        """Take in what trials had reported ahead of a driver that never read it."""
-        root, state = self._experiment.root.path, controller.state
-        # Those of later attempts belong to a driver that has taken over.
-        ours = [(n, attempt) for n, attempt in spooled(root) if attempt <= getattr(state.trial(n), "attempt", 0)]
-        for n, attempt in ours:
-            trial = state.trials[n]
-            if n in state.running and attempt == trial.attempt:
-                controller.turn(read_spool(root, n, attempt, after=trial.ordinal))
-        if ours and self._journal.sync():
-            self._journal.flush()  # raises if somebody has taken over, and may not have read them yet
-            forget_spools(root, ours)
 
     def _loop(self, controller: Controller, snapshots: Snapshotter) -> None:
         state, clock = controller.state, controller.edges.clock
@@ -274,7 +264,7 @@ class Driver:
     def _leave(self, controller: Controller, snapshots: Snapshotter) -> None:
         """The last facts, the last sync, the last snapshot: only then may ``fit()`` claim anything (I9)."""
         state, hooks = controller.state, self._hooks
-        self._hear_spools(controller)
+        hear_spools(controller, self._journal, self._spools)
         reason = state.session.draining
         running = [
             ev.AttemptInterrupted(controller.edges.clock.now(), n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED)
@@ -371,11 +361,11 @@ class Driver:
             settings = LocalEngine()
         return LocalProcessEngine(settings, log_dir=self._experiment.root.logs)
 
-    def _setup(self, first_worker: int) -> Setup:
+    def _setup(self, state: State) -> Setup:
         root, spec = self._experiment.root, self._experiment.spec
         at_end, older = self._checkpoint.checkpoint_at_end, self._tune_config.chdir_to_trial_dir
         return Setup(
-            worker=first_worker,  # numbers are never used twice: old results name their workers
+            worker=max(state.workers, default=0) + 1,  # numbers are never used twice: old results name their workers
             experiment=spec.name,
             root=str(root.path),
             trainable_file=str(root.trainable_file),
@@ -390,6 +380,7 @@ class Driver:
             sys_path=tuple(sys.path),
             working_dir=os.getcwd(),
             address=address_of(self._experiment),
+            epoch=state.epoch,
         )
 
     def _make_proposer(self, state: State, engine: Engine) -> VariantProposer | LearningProposer:

@@ -61,6 +61,7 @@ class Account:
     cpus: float = 1.0
     status: str = "PENDING"
     attempt: int = 0
+    epoch: int = 0  # of the driver that started it
     ordinal: int = 0
     rows: list[Row] = field(default_factory=list)
     time_total: float = 0.0

@@ -196,6 +196,7 @@ class Audit(CheckpointAudit):
             raise Violation("I8", f"trial {trial.n} is started by a new driver before its retries were renewed")
         if self._failed_fast:
             raise Violation("I5", f"trial {trial.n} is started although a trial has failed and fail_fast is set")
+        trial.epoch = self._epoch
         self._check_not_overdue(event)
         if self.stopping:
             raise Violation("I5", f"trial {trial.n} is started although the experiment was stopped: {self.stopping}")
@@ -260,14 +261,14 @@ class Audit(CheckpointAudit):
         link = event.metrics["link"]
         sent = self.ledger.reports.get(link)
         trial.ordinal += 1
-        if sent is None or (sent.n, sent.attempt, sent.epoch) != (trial.n, trial.attempt, self._epoch):
+        if sent is None or (sent.n, sent.attempt, sent.epoch) != (trial.n, trial.attempt, trial.epoch):
             raise Violation("I6", f"{event} was never sent by this attempt: {sent}")
         if link in self.links or sent.ordinal != trial.ordinal:
             raise Violation("I6", f"report {link} of trial {trial.n} is row {trial.ordinal} of its attempt: {sent}")
         step, before, iteration = trial.training
         if sent.step != step + 1 or sent.before != before:
             raise Violation("I6", f"{event} continues {sent.before} of step {sent.step}, not {trial.training}")
-        if event.worker not in self.workers:
+        if event.worker not in self.workers and not (sent.ahead and sent.epoch < self._epoch):
             raise Violation("I6", f"{event} comes from a worker that nobody knows")
         self.links.add(link)
         told = event.metrics.get("done") is not True and not self.stopping

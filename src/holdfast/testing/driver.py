@@ -19,6 +19,7 @@ from holdfast.controller.replay import Memory, StopRuleMemory, open_with_memory,
 from holdfast.controller.searching import LearningProposer
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import Root
+from holdfast.controller.spools import hear_spools
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.watches import Watches
 from holdfast.core import events as ev
@@ -34,7 +35,16 @@ from holdfast.stopper import DictStopper, NoopStopper, Stopper
 from holdfast.testing.disk import DiskView, Killed
 from holdfast.testing.engine import FakeEngine
 from holdfast.testing.fake_search import PREFIX
-from holdfast.testing.hosts import ROOT, SearchThread, SimJournal, SlowProposer, StoreHost, WorkersHost, World
+from holdfast.testing.hosts import (
+    ROOT,
+    MemorySpools,
+    SearchThread,
+    SimJournal,
+    SlowProposer,
+    StoreHost,
+    WorkersHost,
+    World,
+)
 from holdfast.testing.policies import GoodRowsStopper, PausingScheduler, StoredGoodRowsStopper
 from holdfast.testing.process import DriverProcess
 from holdfast.testing.roster import make_desk
@@ -194,6 +204,7 @@ class SimDriver:
         store_host = StoreHost(world, self.process)
         host = self.host = WorkersHost(world, self.process, claim.epoch, journal, store_host)
         engine = self.engine = host.engine = store_host.engine = FakeEngine(world.timeline, host, scenario.cpus)
+        world.engines.append(engine)
         journal.wakes(engine)
         keeper = KeeperEdge(
             StoreWorkers(world.store, world.timeline, store_host),
@@ -228,6 +239,16 @@ class SimDriver:
             controller.tell(ob.Resumed(finished, unfinished, errored, former, spent))
         first_worker = max(state.workers, default=0) + 1
         controller.edges.engine.open(Setup(first_worker, "story", ROOT, "", "", self.world.scenario.is_class))
+        if self.world.scenario.ahead:  # in other stories, what was left running may go on for a while
+            assert self.journal is not None
+            assert self.engine is not None
+            self.journal.flush()
+            self.world.end_all_but(self.engine)
+        self._hear_spools(controller)
+
+    def _hear_spools(self, controller: Controller) -> None:
+        assert self.journal is not None
+        hear_spools(controller, self.journal, MemorySpools(self.world, self.process))
 
     def _tidy(self, state: State, trials: set[int]) -> None:
         """Remove what attempts had begun to stage when they were killed."""
@@ -252,6 +273,7 @@ class SimDriver:
             free_load_failures=scenario.free_load_failures,
             unwind_grace_s=UNWIND_GRACE_S,
             roots=(ROOT,),
+            ahead=scenario.ahead,
         )
         tell = ignore if self._search is None else self._search.tell
         return Policies(rules, self._scheduler, self._stop, self._results, tell)
@@ -326,6 +348,7 @@ class SimDriver:
         assert self.engine is not None
         assert self.journal is not None
         self.engine.close()
+        self._hear_spools(controller)
         reason = state.session.draining
         running = [
             ev.AttemptInterrupted(now, n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED) for n in state.running

@@ -29,6 +29,7 @@ from holdfast.testing.timeline import Timeline
 from holdfast.trainable.messages import Decision, Run, Setup
 
 LATENCY_S = 0.001
+APART_S = 1e-9  # so that rounding does not let a message overtake another
 RESEND_S = 5.0
 
 
@@ -44,6 +45,13 @@ class Ask(NamedTuple):
     metrics: dict[str, Any]
     dt: float = 0.0
     sealed: SealedStage | None = None
+
+
+class Ahead(NamedTuple):
+    """The program reports what it keeps itself, and goes on."""
+
+    metrics: dict[str, Any]
+    dt: float
 
 
 class Tell(NamedTuple):
@@ -63,7 +71,7 @@ class Hang(NamedTuple):
     """Nothing more happens."""
 
 
-Wish = Union[Sleep, Ask, Tell, Die, Hang]
+Wish = Union[Sleep, Ask, Ahead, Tell, Die, Hang]
 Program = Generator[Wish, Any, Union[Returned, Stopped, Raised]]
 
 
@@ -97,6 +105,12 @@ class EngineHost(Protocol):
     def heard(self, process: Process, decision: Decision) -> None:
         """The attempt has received the answer to its last report."""
 
+    def keeps(self, process: Process, report: Report) -> None:
+        """The attempt keeps a report that it sends ahead."""
+
+    def arrived_ahead(self, process: Process) -> None:
+        """The attempt has heard that all it has sent ahead has arrived."""
+
     def ended(self, process: Process, how: str) -> None:
         """A process is gone, or has said that its attempt is over."""
 
@@ -111,6 +125,10 @@ class Process:
         halting: The driver wants it to end.
         save_soon: The driver said that it will end soon; the program clears this.
         asking: The report whose answer it waits for.
+        ahead: How many reports may be unanswered.
+        answered: The last report that it has heard an answer to.
+        told: An answer to one that it did not wait for, if that says anything but "go on".
+        kept: What it has sent ahead.
     """
 
     def __init__(self, run: Run, worker: int) -> None:
@@ -121,6 +139,10 @@ class Process:
         self.save_soon = False
         self.asking: Report | None = None
         self.ordinal = 0
+        self.ahead = 0
+        self.answered = 0
+        self.told: Decision | None = None
+        self.kept: list[Report] = []
         self.program: Program | None = None
         self.arrives_at = 0.0
         self.in_flight: list[WorkerMessage] = []
@@ -260,7 +282,15 @@ class FakeEngine:
                     who = (*process.key, process.worker)
                     process.asking = Report(*who, process.ordinal, dt, metrics, sealed)
                     self._ask(process, process.asking)
+                    if process.told is not None:
+                        self._hear(process, process.told)
                     return
+                case Ahead(metrics, dt):
+                    process.ordinal += 1
+                    report = Report(*process.key, process.worker, process.ordinal, dt, metrics)
+                    process.kept.append(report)
+                    self._host.keeps(process, report)
+                    self._send(process, report)
                 case Die(cause, detail):
                     self._die(process, cause, detail)
                     return
@@ -273,8 +303,17 @@ class FakeEngine:
             self._timeline.later(RESEND_S, lambda: self._ask(process, report))
 
     def _hear(self, process: Process, decision: Decision) -> None:
+        if not process.alive:
+            return
         asked = process.asking
-        if not process.alive or asked is None or (decision.ordinal != asked.ordinal and decision.go == "go"):
+        process.ahead = decision.ahead
+        process.answered = max(process.answered, decision.ordinal)
+        if process.answered >= process.ordinal:
+            self._host.arrived_ahead(process)
+        if asked is None:
+            process.told = decision if decision.go != "go" else process.told
+            return
+        if decision.ordinal != asked.ordinal and decision.go == "go":
             return
         process.asking = None
         if decision.ordinal == asked.ordinal:
@@ -295,7 +334,7 @@ class FakeEngine:
     def _die(self, process: Process, cause: str, detail: str) -> None:
         self._host.ended(process, "halted" if process.halting else cause)
         self._vanish(process)
-        lost = self._host.lost_at_death(len(process.in_flight))
+        lost = self._host.lost_at_death(len(_unsafe(process)))
         if lost:
             process.lost = process.in_flight[-lost:]
         end = Died(*process.key, cause, detail)
@@ -313,7 +352,7 @@ class FakeEngine:
     def _send(self, process: Process, message: WorkerMessage) -> None:
         now = self._timeline.now
         extra, copies = self._host.uplink(message)
-        process.arrives_at = max(process.arrives_at, now + LATENCY_S + extra)
+        process.arrives_at = max(process.arrives_at + APART_S, now + LATENCY_S + extra)
         process.in_flight.append(message)
         delay = process.arrives_at - now
         self._timeline.later(delay, lambda: self._deliver(process, message))
@@ -328,3 +367,10 @@ class FakeEngine:
     def _arrived(self, observation: Observation) -> None:
         if not self._closed:
             self._inbox.append(observation)
+
+
+def _unsafe(process: Process) -> list[WorkerMessage]:
+    """The last messages of a process, none of which it keeps itself: those may be lost when it dies."""
+    messages = process.in_flight
+    kept = [place for place, message in enumerate(messages, 1) if any(message is each for each in process.kept)]
+    return messages[kept[-1] if kept else 0 :]

@@ -7,7 +7,10 @@ a durable intent (I3), a report that nobody answers (I1).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Collection, Iterable, Sequence
+
+import msgspec
 
 from holdfast.checkpoints import keeper as jobs
 from holdfast.controller.proposing import VariantProposer
@@ -26,6 +29,7 @@ from holdfast.testing.programs import Trainer
 from holdfast.testing.scenario import Scenario
 from holdfast.testing.store import STEP_S, MemoryStore
 from holdfast.testing.timeline import Timeline
+from holdfast.trainable.ahead import Owner
 from holdfast.trainable.messages import Decision
 
 ROOT = "/experiment"
@@ -41,6 +45,43 @@ class World:
         self.disk = MemoryDisk(lambda: timeline.now)
         self.store = MemoryStore()
         self.ledger = Ledger()
+        self.spools: dict[Owner, list[ob.Report]] = {}
+        self.engines: list[FakeEngine] = []
+
+    def end_all_but(self, engine: FakeEngine) -> None:
+        """A driver that opens ends what others on this machine have left running."""
+        for other in self.engines:
+            if other is not engine:
+                other.close()
+
+    def lose_spools(self) -> None:
+        """A power cut: nobody syncs them."""
+        for reports in self.spools.values():
+            del reports[self.chaos.survives(len(reports)) :]
+
+
+class MemorySpools:
+    """The spools of a story (``controller.spools.Spools``)."""
+
+    def __init__(self, world: World, process: DriverProcess) -> None:
+        self._spools = world.spools
+        self._process = process
+
+    def owners(self) -> list[Owner]:
+        return sorted(self._spools)
+
+    def read(self, owner: Owner, after: int) -> list[ob.Report]:
+        self._process.step("read spool")
+        found: list[ob.Report] = []
+        for report in self._spools[owner]:
+            if report.ordinal == after + len(found) + 1:
+                found.append(msgspec.structs.replace(report, passed=True))
+        return found
+
+    def forget(self, owners: Iterable[Owner]) -> None:
+        for owner in sorted(owners):
+            self._process.step("forget spool")
+            self._spools.pop(owner, None)
 
 
 class SimJournal(Journal):
@@ -282,6 +323,10 @@ class WorkersHost:
             del self._unanswered[process.key]
         if decision.go == "go" and attempt < self.engine.newest(n):
             raise Violation("I7", f"attempt {attempt} of trial {n} is answered while a newer one was launched")
+        for report in process.kept:
+            if report.ordinal <= decision.ordinal:
+                sent = self._world.ledger.reports[report.metrics["link"]]
+                sent.accepted_seq = min(sent.accepted_seq, self._journal.written_seq)
         if process.asking is not None and decision.ordinal == process.asking.ordinal:
             sent = self._world.ledger.reports[process.asking.metrics["link"]]
             if not sent.acked:
@@ -295,6 +340,16 @@ class WorkersHost:
         sync = self._world.scenario.durability == "sync"
         if sync and not self._process.dead and sent.accepted_seq > self._journal.synced_seq:
             raise Violation("I1", f"report {life.reports[-1]} was acknowledged before it was durable")
+
+    def keeps(self, process: Process, report: ob.Report) -> None:
+        """When ``report()`` returns, the report survives the death of every process, and no power cut."""
+        self._world.spools.setdefault(Owner(self._epoch, *process.key), []).append(report)
+        sent = self._world.ledger.reports[report.metrics["link"]]
+        sent.acked = sent.ahead = True
+        sent.accepted_seq = math.inf
+
+    def arrived_ahead(self, process: Process) -> None:
+        self._world.spools.pop(Owner(self._epoch, *process.key), None)
 
     def ended(self, process: Process, how: str) -> None:
         self._process.machine.note(self._process, process.key, "has ended:", how)

@@ -48,7 +48,8 @@ class Sent:
     before: int  # the link that its training state came from
     acked: bool = False
     sealed: str = ""  # the stage that went along
-    accepted_seq: int = 0  # the journal's last record when the reply left
+    accepted_seq: float = 0  # the journal's last record when the reply left; infinite before it has
+    ahead: bool = False  # its worker keeps it itself, and waits for no reply
 
 
 @dataclass

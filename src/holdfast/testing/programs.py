@@ -12,7 +12,7 @@ from typing import Any, Protocol
 
 from holdfast.core.events import Cause, ErrorFacts
 from holdfast.core.observations import Raised, Report, Returned, Saved, SealedStage, Stopped, Waiting
-from holdfast.testing.engine import Ask, Die, Hang, Process, Program, Sleep, Tell, Wish
+from holdfast.testing.engine import Ahead, Ask, Die, Hang, Process, Program, Sleep, Tell, Wish
 from holdfast.testing.ledger import Ledger, Life, Weights
 from holdfast.testing.store import MemoryStore
 from holdfast.trainable.messages import Decision
@@ -165,6 +165,9 @@ class Trainer:
         if due or (done and plan.at_end):
             sealed = yield from self._stage()
             self._ledger.reports[weights.link].sealed = sealed.name
+        elif process.ordinal - process.answered < process.ahead and not done:
+            yield Ahead(metrics, plan.step_s)
+            return Decision(process.ordinal)
         decision: Decision = yield Ask(metrics, plan.step_s, sealed)
         self._saved_now = sealed is not None
         return decision

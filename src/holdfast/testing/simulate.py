@@ -6,7 +6,8 @@
 The core, the loop, the journal, snapshots, replay, the keeper's edge, the proposers and most schedulers (``roster``)
 are the real ones. The clock, the disk, the store, the engine and its workers are fakes of this package, and so are most
 searchers (``fake_search``); everything happens in one thread. Whatever is random is drawn from one generator, so a seed
-repeats its story exactly.
+repeats its story exactly. In one of eight stories nothing can tell a trial to stop, so that it reports ahead of the
+answers and keeps what it has reported itself (``trainable.ahead``).
 
 Fault budget, the most that can happen in one story (``FaultBudget``); a story gets about half of the kinds:
 
@@ -294,6 +295,7 @@ class Simulation:
         self.log.append((self.timeline.now, 0, ("power cut; durable up to", durable_seq)))
         self.world.disk.power_cut(self.chaos.survives)
         self.world.store.power_cut(self.chaos.survives)
+        self.world.lose_spools()
         self.world.ledger.power_cut(durable_seq)
         self._check_prefix(durable_seq)
 

@@ -16,6 +16,7 @@ import os
 import re
 from collections.abc import Iterable
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 
@@ -31,17 +32,29 @@ BRISK_S = 0.002
 MAX_SPOOL_BYTES = 1024 * 1024
 """A spool of this size waits until everything in it has arrived, and begins anew."""
 
-_NAME = re.compile(r"(\d+)-(\d+)\.hfr")
+_NAME = re.compile(r"(\d+)-(\d+)-(\d+)\.hfr")
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Report).decode
 
 
-class _Header(msgspec.Struct):
-    """What a spool begins with: whose it is, and its first report."""
+class Owner(NamedTuple):
+    """Whose spool it is.
 
+    The epoch of its driver belongs to that: a power cut can make the journal forget an attempt whose spool is still
+    there, and the next driver starts another one of the same number.
+    """
+
+    epoch: int
     n: int
     attempt: int
+
+
+class _Header(msgspec.Struct):
+    """What a spool begins with."""
+
+    owner: Owner
     ordinal: int
+    """Of its first report."""
 
 
 class Spool:
@@ -51,9 +64,10 @@ class Spool:
         size: How many bytes of reports are in it.
     """
 
-    def __init__(self, root: str, n: int, attempt: int) -> None:
+    def __init__(self, root: str, owner: Owner) -> None:
         self.size = 0
-        self._path = spool_path(root, n, attempt)
+        self._owner = owner
+        self._path = spool_path(root, owner)
         self._fd = -1
 
     def add(self, report: Report) -> bool:
@@ -64,7 +78,7 @@ class Spool:
         """
         record = encode_frames(report.ordinal, [_encode(report)])
         if not self.size:
-            first = _Header(report.n, report.attempt, report.ordinal)
+            first = _Header(self._owner, report.ordinal)
             record = encode_header(msgspec.json.encode(first) + b"\n") + record
         try:
             if self._fd < 0:
@@ -106,42 +120,42 @@ class Spool:
             return os.open(self._path, flags, 0o644)
 
 
-def spool_path(root: str | os.PathLike[str], n: int, attempt: int) -> str:
+def spool_path(root: str | os.PathLike[str], owner: Owner) -> str:
     """Where an attempt keeps what it has reported ahead."""
-    return os.path.join(root, FOLDER, f"{n}-{attempt}.hfr")
+    return os.path.join(root, FOLDER, "{}-{}-{}.hfr".format(*owner))
 
 
-def spooled(root: str | os.PathLike[str]) -> list[tuple[int, int]]:
-    """The trials and attempts that have left a spool."""
+def spooled(root: str | os.PathLike[str]) -> list[Owner]:
+    """Those who have left a spool."""
     folder = os.path.join(root, FOLDER)
     try:
         look_anew(os.path.dirname(folder))
         names = os.listdir(folder)
     except FileNotFoundError:
         return []
-    return sorted((int(match[1]), int(match[2])) for match in map(_NAME.fullmatch, names) if match)
+    return sorted(Owner(*map(int, match.groups())) for match in map(_NAME.fullmatch, names) if match)
 
 
-def read_spool(root: str | os.PathLike[str], n: int, attempt: int, after: int) -> list[Report]:
+def read_spool(root: str | os.PathLike[str], owner: Owner, after: int) -> list[Report]:
     """The reports of an attempt that follow the one with ordinal ``after`` without a gap; a torn end is left out."""
     try:
-        data = Path(spool_path(root, n, attempt)).read_bytes()
+        data = Path(spool_path(root, owner)).read_bytes()
     except FileNotFoundError:
         return []
     header = decode_header(data)
     if header is None:
         return []
     first = msgspec.json.decode(header.payload, type=_Header)
-    if (first.n, first.attempt) != (n, attempt) or first.ordinal > after + 1:
+    if first.owner != owner or first.ordinal > after + 1:
         return []
     payloads = scan(data, first.ordinal, header.end).payloads[after + 1 - first.ordinal :]
     return [msgspec.structs.replace(_decode(payload), passed=True) for payload in payloads]
 
 
-def forget_spools(root: str | os.PathLike[str], attempts: Iterable[tuple[int, int]]) -> None:
-    """Remove the spools of these attempts, when everything in them is in the journal, and durable there."""
-    for n, attempt in attempts:
-        _remove(spool_path(root, n, attempt))
+def forget_spools(root: str | os.PathLike[str], owners: Iterable[Owner]) -> None:
+    """Remove these spools."""
+    for owner in owners:
+        _remove(spool_path(root, owner))
 
 
 def _remove(path: str) -> None:

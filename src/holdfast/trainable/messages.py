@@ -38,6 +38,7 @@ class Setup(msgspec.Struct, array_like=True, tag="setup", frozen=True):
     sys_path: tuple[str, ...] = ()
     working_dir: str = ""
     address: str = ""  # of the experiment, if another than ``root``: in a store, or where a syncer copies it
+    epoch: int = 0  # of the driver
 
 
 class Run(msgspec.Struct, array_like=True, tag="run", frozen=True):

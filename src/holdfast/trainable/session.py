@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.core.observations import Report, Saved, SealedStage, Waiting, WorkerMessage
 from holdfast.errors import InternalError, InvalidTypeError, UsageError
 from holdfast.storage.address import join_address
-from holdfast.trainable.ahead import BRISK_S, MAX_SPOOL_BYTES, Spool
+from holdfast.trainable.ahead import BRISK_S, MAX_SPOOL_BYTES, Owner, Spool
 from holdfast.trainable.failures import is_full, message_of
 from holdfast.trainable.messages import Channel, Decision, Quit, Run, SaveSoon, Setup, ToWorker, frame
 from holdfast.trainable.plain import plain_metrics, shortened
@@ -69,7 +69,7 @@ class Session:
         self._answered = 0
         self._ahead = 0  # how many may be without one
         self._names: Mapping[str, Any] = {}  # metrics of the last report that was judged
-        self._spool: Spool | None = Spool(setup.root, run.n, run.attempt)
+        self._spool: Spool | None = Spool(setup.root, Owner(setup.epoch, run.n, run.attempt))
         self._reported_at = time.monotonic()
         self._warned: set[str] = set()
         self._lock = threading.RLock()
