@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from collections import deque
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from holdfast.core.observations import Raised, Report, Returned, Stopped, WorkerMessage
+from holdfast.trainable.inside import report
 from holdfast.trainable.messages import (
     READ_BYTES,
     Decision,
@@ -141,3 +144,17 @@ def metrics(messages: list[WorkerMessage]) -> list[dict[str, Any]]:
 
 def kinds(messages: list[WorkerMessage]) -> list[str]:
     return [type(message).__name__ for message in messages]
+
+
+def three_reports(config: dict[str, Any]) -> None:
+    """A trainable."""
+    for i in range(3):
+        report({"loss": config["x"] - i})
+
+
+def until(condition: Callable[[], Any], what: str) -> None:
+    """Wait until the condition holds."""
+    deadline = time.monotonic() + TIMEOUT_S
+    while not condition():
+        assert time.monotonic() < deadline, f"waited too long: {what}"
+        time.sleep(0.01)
