@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 from experiments import Plan
 from lab import Driver, Lab, kill, until
 
+from holdfast.cli.copy import copy_experiment
 from holdfast.trainable.ahead import spooled
 
 SPRINT = Plan(trials=2, steps=6000, every=2000, pause_s=0.0, sprints=True)
@@ -53,6 +55,17 @@ def test_what_ran_ahead_of_a_driver_that_was_killed_is_found_by_the_next(lab: La
     lab.run(SPRINT).must_finish()
     lab.check_finished(SPRINT)
     assert not spooled(lab.root)
+
+
+@pytest.mark.slow
+def test_what_ran_ahead_goes_along_when_the_experiment_is_copied(lab: Lab, tmp_path: Path) -> None:
+    put_to_sleep(lab, lab.start(SPRINT))
+    lab.kill_all()
+    lab.check_no_process_left()
+    copy_experiment(str(lab.root), str(tmp_path / "elsewhere" / "exp"))
+    lab.root = tmp_path / "elsewhere" / "exp"
+    lab.run(SPRINT, lab.root).must_finish()
+    lab.check_finished(SPRINT)
 
 
 @pytest.mark.slow
