@@ -11,6 +11,7 @@ from api_trainables import Crash, Crashed
 from experiment_tools import Drivers
 
 import holdfast as tune
+from holdfast.controller.clock import RealClock
 
 
 @pytest.fixture
@@ -59,6 +60,27 @@ def crashed(make_tuner: Callable[..., tune.Tuner], tmp_path: Path) -> Callable[.
             make_tuner(trainable, {"dir": str(tmp_path), **space}, callbacks=callbacks, **fields).fit()
 
     return run
+
+
+@pytest.fixture
+def time_begins(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], bool]], None]:
+    """Makes the driver's clock stand still until a condition holds: a slow start uses up no budget."""
+
+    def arrange(condition: Callable[[], bool]) -> None:
+        class Waiting(RealClock):
+            def __init__(self, not_before: float = 0.0) -> None:
+                super().__init__(not_before)
+                self._held: float | None = super().now()
+
+            def now(self) -> float:
+                if self._held is not None and condition():
+                    self._base -= super().now() - self._held
+                    self._held = None
+                return super().now() if self._held is None else self._held
+
+        monkeypatch.setattr("holdfast.controller.driver.RealClock", Waiting)
+
+    return arrange
 
 
 @pytest.fixture

@@ -85,6 +85,14 @@ def assert_each_row_once(grid: tune.ResultGrid) -> None:
         assert len(history(result, "token")) == len(set(history(result, "token")))
 
 
+def in_turn() -> dict[str, Any]:
+    """One trial after the other, and every checkpoint there when it is wanted: copies depend on the seed alone."""
+    return {
+        "engine": tune.LocalEngine(cpus=1),
+        "checkpoint_config": tune.CheckpointConfig(wait_for_commit=True),
+    }
+
+
 @pytest.mark.parametrize("synch", [False, True])
 def test_a_population_reaches_what_no_fixed_config_reaches(make_tuner, root, tmp_path, synch):
     fixed = make_tuner(climb, {**SPACE, "dir": str(tmp_path)}, name="fixed").fit()
@@ -95,9 +103,7 @@ def test_a_population_reaches_what_no_fixed_config_reaches(make_tuner, root, tmp
         scheduler=pbt(synch=synch),
         num_samples=2,
         seed=3,
-        # One after the other, and with every checkpoint there: who copies whom depends on the seed alone.
-        engine=tune.LocalEngine(cpus=1),
-        checkpoint_config=tune.CheckpointConfig(wait_for_commit=True),
+        **in_turn(),
     ).fit()
     assert statuses(grid) == ["TERMINATED"] * 4
     assert grid.get_best_result("q", "max").metrics["q"] > 1.19
@@ -159,7 +165,7 @@ def test_after_kill_9_again_and_again_the_policy_files_stay_exact(drivers, root,
 def test_a_replay_ends_where_the_trial_ended(make_tuner, root, tmp_path):
     """The trial of a replay has the configs of its ancestors at the same iterations, so it gets to the same place."""
     space = {**SPACE, "dir": str(tmp_path)}
-    population = make_tuner(climb, space, scheduler=pbt(), num_samples=2, seed=4).fit()
+    population = make_tuner(climb, space, scheduler=pbt(), num_samples=2, seed=4, **in_turn()).fit()
     best = population.get_best_result("q", "max")
     replay = PopulationBasedTrainingReplay(str(root / f"pbt_policy_{best.metrics['trial_id']}.txt"))
     (result,) = make_tuner(climb, {"dir": str(tmp_path)}, name="replayed", scheduler=replay).fit()
@@ -177,7 +183,7 @@ def test_bandits_choose_for_a_real_population(make_tuner, root, tmp_path):
         hyperparam_bounds={"h0": [0.0, 1.0], "h1": [0.0, 1.0]},
         quantile_fraction=0.5,
     )
-    grid = make_tuner(Climber, {"dir": str(tmp_path)}, scheduler=scheduler, num_samples=4, seed=2).fit()
+    grid = make_tuner(Climber, {"dir": str(tmp_path)}, scheduler=scheduler, num_samples=4, seed=2, **in_turn()).fit()
     assert statuses(grid) == ["TERMINATED"] * 4
     story = Story(root)
     assert_files_tell(root, story)

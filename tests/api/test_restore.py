@@ -385,16 +385,18 @@ class CrashSoon(tune.Callback):
 
 
 @pytest.mark.parametrize("budget", ["time_budget_s", "stopper"])
-def test_a_time_budget_counts_over_all_drivers(make_tuner, root, budget):
+def test_a_time_budget_counts_over_all_drivers(make_tuner, root, tmp_path, time_begins, budget):
     """No driver lives long enough to use the budget up; all of them together do."""
 
     def train(config):
         while True:
+            Path(config["dir"], "here").touch()
             tune.report({"score": 1})
             time.sleep(0.005)
 
     fields = {"time_budget_s": 1.0} if budget == "time_budget_s" else {"stop": TimeoutStopper(1.0)}
-    make_tuner(train, callbacks=[CrashSoon()], **fields)
+    make_tuner(train, {"dir": str(tmp_path)}, callbacks=[CrashSoon()], **fields)
+    time_begins((tmp_path / "here").exists)
     for _ in range(20):
         try:
             (result,) = restore(root).fit()

@@ -88,12 +88,15 @@ def train(config):
         save(step) if tune.should_checkpoint() or step % 10 == 0 else tune.report({"step": step})
         note({"dir": str(DIR)}, "diary", f"{tune.get_context().get_trial_id()} {step}")
         DIR.joinpath(f"{tune.get_context().get_trial_id()}.{step}").touch()
+        if step == 13:
+            wait_for(DIR / "go")
         time.sleep(0.01)
 tune.Tuner(train, tune_config=tune.TuneConfig(num_samples=2), run_config=config()).fit()
 """
     )
     running(driver, tmp_path, step=13)
     driver.signal(signal.SIGTERM)
+    (tmp_path / "go").touch()
     assert driver.end()[0] == 143
     grid = restore(root).fit()
     assert [history(result, "step") for result in grid] == [list(range(1, 41))] * 2

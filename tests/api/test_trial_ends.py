@@ -66,18 +66,27 @@ def test_a_stopper_that_stops_all_ends_running_waiting_and_future_trials(make_tu
     assert len(grid) < 100 or any("score" not in result.metrics for result in grid)
 
 
-def test_a_time_budget_ends_the_experiment(make_tuner):
+def test_a_time_budget_ends_the_experiment(make_tuner, tmp_path, time_begins):
     def for_ever(config):
         while True:
             tune.report({"score": 1})
+            Path(config["dir"], "here").touch()
 
-    grid = make_tuner(for_ever, num_samples=4, time_budget_s=0.3).fit()
+    time_begins((tmp_path / "here").exists)
+    grid = make_tuner(for_ever, {"dir": str(tmp_path)}, num_samples=4, time_budget_s=0.3).fit()
     assert statuses(grid) == ["TERMINATED"] * 4
 
 
-def test_a_trial_that_does_not_report_is_ended_when_its_time_for_that_is_over(make_tuner, monkeypatch):
+def test_a_trial_that_does_not_report_is_ended_when_its_time_for_that_is_over(
+    make_tuner, tmp_path, time_begins, monkeypatch
+):
+    def silent(config):
+        Path(config["dir"], "here").touch()
+        threading.Event().wait()
+
     monkeypatch.setenv("TUNE_FORCE_TRIAL_CLEANUP_S", "0.2")
-    grid = make_tuner(lambda config: threading.Event().wait(), num_samples=2, time_budget_s=0.3).fit()
+    time_begins((tmp_path / "here").exists)
+    grid = make_tuner(silent, {"dir": str(tmp_path)}, num_samples=2, time_budget_s=0.3).fit()
     assert statuses(grid) == ["TERMINATED"] * 2
 
 

@@ -466,7 +466,8 @@ def test_a_resource_that_nobody_declared_is_refused_before_anything_starts(make_
     assert not list(storage.glob("exp/noop_*"))
 
 
-def test_a_trial_that_can_never_start_is_named_in_a_warning(make_tuner, caplog):
+def test_a_trial_that_can_never_start_is_named_in_a_warning(make_tuner, caplog, time_begins):
+    time_begins(lambda: "can never start" in caplog.text)
     trainable = tune.with_resources(noop, {"cpu": 64})
     with caplog.at_level(logging.WARNING, "holdfast"):
         grid = make_tuner(trainable, time_budget_s=0.5).fit()

@@ -185,6 +185,7 @@ if sys.argv[1] == "daemon":
     if os.fork():
         os._exit(0)
 open(sys.argv[2] + "/" + str(os.getpid()), "w").close()
+os.close(int(sys.argv[3]))
 time.sleep(600)
 """
 
@@ -193,14 +194,19 @@ def breeding(config: dict[str, Any]) -> None:
     """Starts processes that ignore every polite signal: one child, one daemon that left session and parent."""
     folder = os.path.dirname(os.environ[SIDE]) + "/grandchildren"
     os.makedirs(folder, exist_ok=True)
+    reading, writing = os.pipe()
     for kind in ("child", "daemon"):
-        subprocess.Popen([sys.executable, "-S", "-c", GRANDCHILD, kind, folder])
+        subprocess.Popen([sys.executable, "-S", "-c", GRANDCHILD, kind, folder, str(writing)], pass_fds=[writing])
     if os.fork() == 0:  # a fork that never executes anything, as data loaders are
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_IGN)
         Path(folder, str(os.getpid())).touch()
+        os.close(writing)
         time.sleep(600)
         os._exit(0)
+    os.close(writing)
+    os.read(reading, 1)  # it ends when the last of the three is there
+    os.close(reading)
     chain(config)
 
 

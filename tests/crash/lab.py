@@ -169,10 +169,11 @@ class Lab:
 
     def check_nothing_lost(self) -> list[ev.AnyEvent]:
         """I1: every report that has returned is a fact, or becomes one, whether or not its attempt survived."""
+        acknowledged = self.acknowledged()  # first, and the journal last: trials may be at work meanwhile
+        tokens = {report.metrics["token"] for report in self.ran_ahead()}
         history = self.history()
-        tokens = {event.metrics["token"] for event in history if isinstance(event, ev.Reported)}
-        tokens |= {report.metrics["token"] for report in self.ran_ahead()}
-        lost = [line for line in self.acknowledged() if line.token not in tokens]
+        tokens |= {event.metrics["token"] for event in history if isinstance(event, ev.Reported)}
+        lost = [line for line in acknowledged if line.token not in tokens]
         assert not lost, f"acknowledged and lost: {lost}"
         return history
 

@@ -72,7 +72,9 @@ def test_a_driver_that_is_asked_to_end_takes_everybody_along_and_loses_no_trial(
 @pytest.mark.slow
 def test_an_impatient_person_at_the_keyboard_loses_no_trial(lab: Lab) -> None:
     """Ctrl+C until it is gone, while no trial comes to its next checkpoint."""
-    plan = Plan(train="breeding", trials=2, steps=8, every=4, pause_s=0.02)
+    hold = lab.folder / "hold"
+    hold.touch()
+    plan = Plan(train="breeding", trials=2, steps=8, every=4, pause_s=0.02, hold=str(hold), hold_at=5)
     assert lab.run(plan, **driver_crash("L6.after")).process.returncode == -9  # so there is something to wait for
     lab.check_no_process_left()
     driver = lab.start(plan)
@@ -83,6 +85,7 @@ def test_an_impatient_person_at_the_keyboard_loses_no_trial(lab: Lab) -> None:
     assert driver.process.returncode == -signal.SIGINT, driver.output
     lab.check_no_process_left(AFTER_END_S)
     assert f'Tuner.restore("{lab.root}"' in driver.output
+    hold.unlink()
     lab.run(plan).must_finish()
     assert lab.check_finished(plan).total_failures == 0
 
