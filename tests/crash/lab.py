@@ -250,7 +250,7 @@ class Lab:
             assert not odd, f"left in {folder.name}: {odd}"
         assert not [path for path in self.root.rglob("*") if path.is_socket()]
 
-    def check_no_process_left(self, within_s: float = 2.0) -> None:
+    def check_no_process_left(self, within_s: float = 10.0) -> None:
         """I7: nobody runs on."""
         until(lambda: not self.processes(), lambda: f"still running: {self.processes()}", within_s)
 

@@ -79,6 +79,7 @@ def specimen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
             laboratory.run(PLAN, TUNE_GLOBAL_CHECKPOINT_S="0", **driver_crash("journal.after_write:60"))
         else:
             laboratory.run(PLAN).must_finish()
+        laboratory.check_no_process_left()
         yield describe(laboratory.root)
     finally:
         laboratory.close()

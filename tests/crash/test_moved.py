@@ -58,6 +58,7 @@ def test_an_experiment_goes_on_in_another_place(lab: Lab, relocate: Callable[[Pa
     for point in ("L5.after:3", "L2.after:4"):  # one checkpoint is on its way both times
         assert lab.run(PLAN, **driver_crash(point)).process.returncode == -9
     before = lab.check_nothing_lost()
+    lab.check_no_process_left()  # nor anybody who still tidies up
     relocate(old, new)
     left = tree(old) if old.exists() else None
     check_names_no_place(new, old, lab.folder)
