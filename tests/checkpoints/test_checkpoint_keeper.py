@@ -172,7 +172,7 @@ def test_one_slow_trial_does_not_hold_up_the_others(gate: Gate, trial: Trial) ->
         keeper.submit(job(1, index))
     trial.dir.mkdir()
     keeper.submit(Delete(2, 0, str(trial.dir / "checkpoint_000000")))
-    wait_for(lambda: keeper.pending == 5)
+    wait_for(lambda: keeper.pending == 5 and gate.started == 1)
     assert keeper.drain() == [DeleteDone(2, 0)]
     assert gate.most == 1
     gate.open.set()

@@ -53,6 +53,7 @@ class Far:
         self.state = State()
         self.clock = Clock()
         self.hung: set[int] = set()  # uploads of these do not end
+        self.hanging = threading.Event()  # one of them has begun
         self.go_on = threading.Event()
         self.apply(ev.TrialCreated(1.0, 0, "id0", {}, ""), ev.TrialStarted(1.0, 0, 1))
         self.depot = Depot(self.store, self.root)
@@ -72,6 +73,7 @@ class Far:
 
     def perform(self, job: Any) -> Any:
         if isinstance(job, jobs.Commit) and job.index in self.hung:
+            self.hanging.set()
             assert self.go_on.wait(DEADLINE_S)
         return self.depot.perform(job)
 
@@ -187,6 +189,7 @@ def test_an_upload_that_hangs_does_not_keep_those_behind_it_from_being_replaced(
     world.hung = {0}
     world.stage(0)
     world.arrive(0)
+    world.until(world.hanging.is_set)
     world.stage(1)
     world.arrive(1)
     world.stage(2)
@@ -204,6 +207,7 @@ def test_commits_that_only_wait_behind_a_hung_upload_can_take_the_place_of_other
     for index in range(3):
         world.stage(index)
         world.arrive(index)
+        world.until(world.hanging.is_set)
     world.stage(3)
     world.until(lambda: (0, 1) not in world.state.staged)
     assert world.superseded() == [1]

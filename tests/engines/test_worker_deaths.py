@@ -7,10 +7,10 @@ import signal
 from collections.abc import Callable
 
 import pytest
-from engine_harness import LocalDriver
+from engine_harness import LocalDriver, wait_until
 
 from holdfast.core.events import Cause
-from holdfast.core.observations import Died, Raised, Report, Returned
+from holdfast.core.observations import Died, Joined, Raised, Report, Returned
 from holdfast.engines import crew, process_tree
 from holdfast.trainable.messages import SaveSoon, frame
 
@@ -143,6 +143,7 @@ def test_an_attempt_given_to_a_worker_that_dies_before_reading_it_runs_elsewhere
     driver = drive(gpus=1, setup={"reuse_instances": True})
     driver.ran(0, "report()", gpus=gpus)
     os.kill(driver.pid_of(0), signal.SIGSTOP)
+    wait_until(lambda: (look := process_tree.look(driver.pid_of(0))) and look.state == "T", "it stands still")
     driver.code(1, "report()", gpus=gpus)
     os.kill(driver.pid_of(0), signal.SIGKILL)
     assert isinstance(driver.end_of(1), Returned)
@@ -155,6 +156,7 @@ def test_an_attempt_that_dies_silently_after_it_began_is_told(drive: Drive) -> N
     driver.ran(0, "report()")
     assert isinstance(driver.ran(1, "os.kill(os.getpid(), signal.SIGKILL)"), Died)
     driver.code(2, "open(setup.root + '/began', 'w').close()\ntime.sleep(1000)")
+    driver.until(lambda: len([o for o in driver.seen if isinstance(o, Joined)]) == 2)
     driver.until(lambda: os.path.exists(driver.logs.parent / "began"))
     driver.engine.save_soon(2, 1)
     os.kill(process_tree.children(driver.nanny())[0], signal.SIGKILL)

@@ -24,7 +24,7 @@ import experiments  # it has read the environment by now
 import msgspec
 
 import holdfast as tune
-from holdfast.controller import shipping, store_home
+from holdfast.controller import shipping, signals, store_home
 from holdfast.journal import epoch, segment_writer, shipper
 from holdfast.storage import agent_client, agent_link, options
 
@@ -43,6 +43,7 @@ class RemotePlan(experiments.Plan, kw_only=True):
     reply_s: float = 0.0  # how long an append of durability="sync" waits at a time
     store_timeout_s: float = 0.0  # of small requests
     agent_ping_s: float = 0.0  # how often an agent is asked whether it lives
+    echo_s: float = 0.0  # within which a signal that comes again is the same one
     sync_timeout: float = 1800.0
     sync_period: float = 300.0
     wait_for_commit: bool = False
@@ -132,6 +133,8 @@ def set_limits(plan: RemotePlan) -> None:
     """Make seconds of what are minutes."""
     if plan.segment_bytes:
         segment_writer.SEGMENT_BYTES = plan.segment_bytes
+    if plan.echo_s:
+        signals.ECHO_S = plan.echo_s
     if plan.machine:
         epoch.this_machine = lambda: plan.machine
     if plan.silence_s:

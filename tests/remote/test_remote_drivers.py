@@ -6,6 +6,7 @@ import signal
 import socket
 from typing import Any
 
+import msgspec
 import pytest
 from lab import Driver, kill, mostly_slow, until
 from remote_experiments import RemotePlan
@@ -16,7 +17,6 @@ from holdfast.journal import parts
 from holdfast.journal.reader import read_journal
 
 PLAN = RemotePlan(trials=3, steps=20, every=5, pause_s=0.02)
-SLOW = RemotePlan(trials=2, steps=14, every=5, pause_s=0.15)
 
 
 def epochs(lab: RemoteLab) -> list[int]:
@@ -55,17 +55,21 @@ def wake(lab: RemoteLab, pids: list[int]) -> None:
 
 @pytest.mark.parametrize("machine", mostly_slow(["a", "b"], "b"))
 def test_a_second_driver_is_told_who_has_the_experiment_and_leaves(lab: RemoteLab, machine: str) -> None:
-    first = lab.start(SLOW)
+    hold = lab.folder / "hold"
+    hold.touch()
+    plan = held(lab, hold_at=3)
+    first = lab.start(plan)
     lab.started(first, reports=2)
-    second = lab.run(SLOW, machine)
+    second = lab.run(plan, machine)
     lab.on("a")
     assert second.process.returncode == 1
     assert "ExperimentLockedError" in second.output
     assert f"pid {first.pid} on {socket.gethostname()}" in second.output
     assert f"Tuner.restore('{lab.url}', takeover=True)" in second.output
     assert str(lab.folder / "machine") not in second.output.splitlines()[-1], "a mirror is no address"
+    hold.unlink()
     first.must_finish()
-    lab.check_finished(SLOW)
+    lab.check_finished(plan)
     lab.check_stored()
     assert epochs(lab) == [1]
 
@@ -177,14 +181,17 @@ def test_a_take_over_of_a_living_driver_ends_it(lab: RemoteLab) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(("places", "takeover"), [("aaaa", True), ("bcde", False), ("bcde", True)])
 def test_of_four_simultaneous_restores_exactly_one_proceeds(lab: RemoteLab, places: str, takeover: bool) -> None:
-    lab.run(PLAN, HOLDFAST_CRASH="L5.after:3")
+    gate, hold = lab.folder / "gate", lab.folder / "hold"
+    lab.run(msgspec.structs.replace(PLAN, hold=str(hold)), HOLDFAST_CRASH="L5.after:3")
     lab.check_no_process_left()
     before = epochs(lab)  # of another machine, also the very first records may be lost
-    gate = lab.folder / "gate"
+    hold.touch()  # nobody finishes before all have tried
     plan = RemotePlan(gate=str(gate), takeover=takeover)
     drivers = [lab.start(plan, machine) for machine in places]
     until(lambda: all("ready" in driver.output for driver in drivers), "not everybody gets ready")
     gate.touch()
+    until(lambda: sum(driver.ended for driver in drivers) == 3, lambda: "".join(driver.output for driver in drivers))
+    hold.unlink()
     codes = [driver.wait() for driver in drivers]
     story = "\n".join(driver.output for driver in drivers)
     assert sorted(codes) == [0, 1, 1, 1], story

@@ -21,7 +21,6 @@ from servers.fault_proxy import Answer, Delay, FaultProxy
 from servers.install import Unavailable
 from servers.seaweedfs import SeaweedFS
 
-PLAN = RemotePlan(trials=2, steps=16, every=2, pause_s=0.03, keep=2, max_failures=0)
 HURRY = {"denied_s": 1.0, "store_timeout_s": 0.5, "grace_s": 1.0, "last_words_s": 0.5, "reply_s": 0.2}
 
 
@@ -62,11 +61,11 @@ def test_a_server_that_is_gone_for_a_while_stops_nobody(
 ) -> None:
     """Trials train on, and what they report during the outage is acknowledged; later the store has it all."""
     lab = machines(own_server)
-    hold = lab.folder / "hold"
-    plan = RemotePlan(trials=2, steps=20, every=10, pause_s=0.05, keep=2, max_failures=0, hold=str(hold))
+    plan = saving(lab, steps=20, every=10, pause_s=0.05, keep=2)
     driver = lab.start(plan)
     lab.started(driver, reports=4)
     own_server.stop()
+    (lab.folder / "hold").unlink()
     lab.started(driver, reports=10)
     own_server.start()
     driver.must_finish()
@@ -76,24 +75,27 @@ def test_a_server_that_is_gone_for_a_while_stops_nobody(
 @pytest.mark.parametrize("kind", mostly_slow(["refuse", "reset", "hang"], "refuse"))
 def test_a_network_that_is_gone_for_a_while_is_waited_for(proxied: tuple[RemoteLab, FaultProxy], kind: Any) -> None:
     lab, proxy = proxied
-    driver = lab.start(PLAN)
-    lab.started(driver, reports=4, saved=1)
+    plan = saving(lab, steps=16, every=2, pause_s=0.03, keep=2)
+    driver = lab.start(plan)
+    lab.started(driver, reports=4, saved=2)
     proxy.down(kind)
     acknowledged = len(lab.acknowledged())
     shipped = lab.shipped_seq()
+    (lab.folder / "hold").unlink()
     until(lambda: len(lab.acknowledged()) >= acknowledged + 3 or driver.ended, lambda: driver.output)
     assert lab.shipped_seq() <= shipped + 20
     proxy.up()
     driver.must_finish()
-    check_in_order(lab, PLAN)
+    check_in_order(lab, plan)
 
 
 def test_trouble_is_told_while_it_lasts(proxied: tuple[RemoteLab, FaultProxy]) -> None:
     lab, proxy = proxied
-    plan = RemotePlan(trials=2, steps=16, every=4, pause_s=0.05, store_timeout_s=0.3)
+    plan = saving(lab, steps=16, every=4, pause_s=0.05, keep=None, max_failures=-1, store_timeout_s=0.3)
     driver = lab.start(plan)
     lab.started(driver, reports=4)
     with proxy.outage():
+        (lab.folder / "hold").unlink()
         until(lambda: "unreachable" in driver.output or driver.ended, lambda: driver.output)
         assert "everything waits on the local disk" in driver.output
     driver.must_finish()
@@ -152,11 +154,12 @@ def test_an_agent_that_is_killed_with_uploads_under_way_is_replaced(proxied: tup
 @pytest.mark.slow
 def test_an_agent_that_hangs_is_replaced(lab: RemoteLab) -> None:
     """Its driver asks it whether it lives, every ten seconds in real life."""
-    plan = RemotePlan(trials=2, steps=16, every=2, pause_s=0.05, max_failures=0, agent_ping_s=0.2)
+    plan = saving(lab, steps=16, every=2, pause_s=0.05, keep=None, agent_ping_s=0.2)
     driver = lab.start(plan)
-    lab.started(driver, reports=3)
+    lab.started(driver, reports=4)
     (agent,) = lab.agents()
     kill(agent.pid, signal.SIGSTOP)
+    (lab.folder / "hold").unlink()
     driver.must_finish()
     check_in_order(lab, plan)
 
@@ -180,14 +183,15 @@ def test_a_store_that_stays_away_ends_the_run_in_order_and_nothing_is_lost(
     proxied: tuple[RemoteLab, FaultProxy], trouble: str, after: str
 ) -> None:
     lab, proxy = proxied
-    plan = RemotePlan(trials=2, steps=16, every=2, pause_s=0.05, keep=1, max_failures=0, sync_timeout=1.0, **HURRY)
+    plan = saving(lab, steps=16, every=2, pause_s=0.05, sync_timeout=1.0, **HURRY)
     driver = lab.start(plan)
-    lab.started(driver, reports=6, saved=2)
+    lab.started(driver, reports=4, saved=2)
     before = set(lab.committed_keys())
     if trouble == "denied":
         everything_denied(proxy)
     else:
         proxy.down()
+    (lab.folder / "hold").unlink()
     output = must_not_claim(lab, driver)
     assert trouble in output
     assert "not in the store" in output.splitlines()[-1]
@@ -243,10 +247,11 @@ def test_result_files_that_cannot_be_uploaded_are_no_success(proxied: tuple[Remo
 def test_with_durability_sync_a_store_that_stays_away_ends_the_run_too(proxied: tuple[RemoteLab, FaultProxy]) -> None:
     """Each reply waits for the store, so trials stand still; the run must end all the same."""
     lab, proxy = proxied
-    plan = RemotePlan(trials=2, steps=8, every=4, durability="sync", max_failures=0, sync_timeout=1.0, **HURRY)
+    plan = saving(lab, steps=8, every=4, keep=None, durability="sync", sync_timeout=1.0, **HURRY)
     driver = lab.start(plan)
     lab.started(driver, reports=3)
     everything_denied(proxy)
+    (lab.folder / "hold").unlink()
     acknowledged = {line.token for line in lab.acknowledged()}
     assert driver.wait() == 1, driver.output
     assert "fit() has returned" not in driver.output
@@ -287,7 +292,7 @@ def test_a_second_signal_ends_the_wait_of_a_finished_experiment_for_a_dead_store
 ) -> None:
     """The first one asks for an orderly end, whose grace would last for minutes here."""
     lab, proxy = proxied
-    plan = saving(lab, grace_s=600.0, steps=4, every=1 if saves else 100)
+    plan = saving(lab, grace_s=600.0, steps=4, every=1 if saves else 100, echo_s=0.01)
     driver = lab.start(plan)
     lab.started(driver, reports=4)
     proxy.down("hang")
@@ -309,7 +314,7 @@ def test_a_second_signal_ends_the_wait_of_an_interrupted_experiment_for_a_dead_s
     proxied: tuple[RemoteLab, FaultProxy], number: signal.Signals
 ) -> None:
     lab, proxy = proxied
-    driver = lab.start(saving(lab, grace_s=600.0, steps=400, pause_s=0.02))
+    driver = lab.start(saving(lab, grace_s=600.0, steps=400, pause_s=0.02, echo_s=0.01))
     lab.started(driver, reports=4)
     proxy.down("hang")
     (lab.folder / "hold").unlink()

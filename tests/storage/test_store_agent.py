@@ -137,6 +137,13 @@ def test_an_agent_that_stands_still_is_replaced(opened: Callable[..., Any], tmp_
     store.put("a", b"1")
     stopped = agent()
     monkeypatch.setattr(agent_link, "_PING_EVERY_S", 0.05)
+    begin = agent_link.AgentLink.__init__
+
+    def begin_with_patience(self: Any, environ: Any) -> None:
+        monkeypatch.setattr(agent_link, "_PING_EVERY_S", 10.0)  # the next agent may take its time to start
+        begin(self, environ)
+
+    monkeypatch.setattr(agent_link.AgentLink, "__init__", begin_with_patience)
     os.kill(stopped, signal.SIGSTOP)
     assert store.send([Sending(str(tmp_path / "file"), "file")]) == [xxhash.xxh3_128_hexdigest(b"x")]
     assert not is_alive(stopped)
