@@ -31,9 +31,9 @@ def make(name: str, depth: int, **more: Any) -> Make:
     return lambda: create_scheduler(name, **{**same, **more})
 
 
-def hyperband(depth: int) -> Make:
+def hyperband(depth: int, factor: int = 4, name: str = "hyperband") -> Make:
     """HyperBand counts from 1, so its time is in units of the smallest share of the rows that it trains on."""
-    return lambda: create_scheduler("hyperband", time_attr=f"share of {depth}", max_t=depth, reduction_factor=4)
+    return lambda: create_scheduler(name, time_attr=f"share of {depth}", max_t=depth, reduction_factor=factor)
 
 
 CONTENDERS: dict[str, Make | None] = {
@@ -44,6 +44,7 @@ CONTENDERS: dict[str, Make | None] = {
     "promoting ASHA, from 1/256": make("asha_promotion", 256),
     "HyperBand, from 1/64": hyperband(64),
     "HyperBand, from 1/256": hyperband(256),
+    "HyperBand, from 1/64 by eights, largest bracket first": hyperband(64, 8, "hb_bohb"),
     "median rule": make("median_stopping_rule", 64, min_samples_required=5),
 }
 FORESEEING = "HyperBand, from 1/64, if it knew the end"
