@@ -80,10 +80,11 @@ def running_children(pid: int) -> list[Process]:
 
 def own_children() -> list[Process]:
     """Direct children of this process that have not ended."""
-    try:
-        os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
-    except ChildProcessError:
-        return []  # the usual case: one question to the kernel instead of a walk through /proc
+    if hasattr(os, "waitid"):  # macOS has it since Python 3.13
+        try:
+            os.waitid(os.P_ALL, 0, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+        except ChildProcessError:
+            return []  # the usual case: one question to the kernel instead of a walk through /proc
     return running_children(os.getpid())
 
 
