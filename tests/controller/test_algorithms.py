@@ -115,6 +115,12 @@ def test_all_points_that_are_tried_need_no_warning(num_samples):
         check_algorithms(config, SPACE, 7)
 
 
+def test_what_a_searcher_of_the_users_calls_its_attributes_is_its_own_business():
+    searcher = Learning()
+    searcher._points = 5
+    check_algorithms(TuneConfig(search_alg=searcher, num_samples=2), SPACE, 7)
+
+
 def test_a_searcher_of_its_own_space_is_taken_if_there_is_no_other():
     check_algorithms(TuneConfig(search_alg=Complete()), {"lr": 0.1}, 7)
 

@@ -30,7 +30,7 @@ from holdfast.core import events as ev
 from holdfast.core.observations import Report
 from holdfast.core.state import State, Status
 from holdfast.journal.reader import read_journal
-from holdfast.trainable.ahead import read_spool, spooled
+from holdfast.trainable.ahead import SpoolFolder
 
 SCRIPT = str(Path(__file__).with_name("experiments.py"))
 MARK = "CRASH_TEST_MARK"
@@ -179,13 +179,13 @@ class Lab:
 
     def ran_ahead(self) -> list[Report]:
         """What trials had reported to drivers that never read it, as the next one would find it."""
-        owners = spooled(self.root)
+        owners = SpoolFolder(self.root).owners()
         running = {trial.n: trial for trial in self.state().trials if trial.status == Status.RUNNING} if owners else {}
         return [
             found
             for owner in owners
             if owner.n in running and running[owner.n].attempt == owner.attempt
-            for found in read_spool(self.root, owner, running[owner.n].ordinal)
+            for found in SpoolFolder(self.root).read(owner, running[owner.n].ordinal)
         ]
 
     def check_rework(self, history: Iterable[ev.AnyEvent]) -> int:
@@ -250,7 +250,7 @@ class Lab:
             assert not odd, f"left in {folder.name}: {odd}"
         assert not [path for path in self.root.rglob("*") if path.is_socket()]
 
-    def check_no_process_left(self, within_s: float = 10.0) -> None:
+    def check_no_process_left(self, within_s: float = 2.0) -> None:
         """I7: nobody runs on."""
         until(lambda: not self.processes(), lambda: f"still running: {self.processes()}", within_s)
 

@@ -10,7 +10,7 @@ from experiments import Plan
 from lab import Driver, Lab, kill, until
 
 from holdfast.cli.copy import copy_experiment
-from holdfast.trainable.ahead import spooled
+from holdfast.trainable.ahead import SpoolFolder
 
 SPRINT = Plan(trials=2, steps=6000, every=2000, pause_s=0.0, sprints=True)
 
@@ -51,10 +51,10 @@ def test_what_ran_ahead_of_a_driver_that_was_killed_is_found_by_the_next(lab: La
     assert 0 < unread <= 2 * 64
     lab.kill_all()
     lab.check_no_process_left()
-    assert spooled(lab.root)
+    assert SpoolFolder(lab.root).owners()
     lab.run(SPRINT).must_finish()
     lab.check_finished(SPRINT)
-    assert not spooled(lab.root)
+    assert not SpoolFolder(lab.root).owners()
 
 
 @pytest.mark.slow
@@ -105,6 +105,6 @@ def test_an_interrupted_driver_has_read_everything_when_it_leaves(lab: Lab) -> N
     kill(driver.pid, signal.SIGINT)
     assert driver.wait() == 0, driver.output
     lab.check_nothing_lost()
-    assert not spooled(lab.root)
+    assert not SpoolFolder(lab.root).owners()
     lab.run(SPRINT).must_finish()
     lab.check_finished(SPRINT)

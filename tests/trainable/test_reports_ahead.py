@@ -16,7 +16,7 @@ from holdfast import Checkpoint, report
 from holdfast.core.observations import Report, Returned, Stopped
 from holdfast.journal.frames import decode_header
 from holdfast.trainable import session
-from holdfast.trainable.ahead import Owner, Spool, forget_spools, read_spool, spool_path, spooled
+from holdfast.trainable.ahead import Owner, Spool, SpoolFolder, spool_path
 from holdfast.trainable.messages import Decision, Quit
 
 Start = Callable[..., Driver]
@@ -88,11 +88,11 @@ def test_what_ran_ahead_is_kept_until_it_has_arrived(driver: Start) -> None:
     worker = driver(many)
     begun(worker, {"steps": 4})
     ordinals(worker, 3)
-    assert [kept.metrics for kept in read_spool(worker.root, FIRST, after=1)] == [{"step": n} for n in (2, 3, 4)]
-    assert [kept.ordinal for kept in read_spool(worker.root, FIRST, after=3)] == [4]
+    assert [kept.metrics for kept in SpoolFolder(worker.root).read(FIRST, after=1)] == [{"step": n} for n in (2, 3, 4)]
+    assert [kept.ordinal for kept in SpoolFolder(worker.root).read(FIRST, after=3)] == [4]
     worker.send(Decision(4))
     worker.next()
-    assert not spooled(worker.root)
+    assert not SpoolFolder(worker.root).owners()
 
 
 def test_what_was_not_answered_when_the_driver_left_stays(driver: Start) -> None:
@@ -102,7 +102,7 @@ def test_what_was_not_answered_when_the_driver_left_stays(driver: Start) -> None
     worker.send(Quit())
     assert isinstance(worker.next(), Stopped)
     worker.thread.join(TIMEOUT_S)
-    assert [kept.ordinal for kept in read_spool(worker.root, FIRST, after=1)] == [2, 3, 4, 5]
+    assert [kept.ordinal for kept in SpoolFolder(worker.root).read(FIRST, after=1)] == [2, 3, 4, 5]
 
 
 def other_metrics(config: dict[str, Any]) -> None:
@@ -127,7 +127,7 @@ def test_a_report_on_which_something_may_be_decided_waits(driver: Start, train: 
     worker = driver(train)
     begun(worker, {})
     assert worker.next().ordinal == 2
-    assert not spooled(worker.root)
+    assert not SpoolFolder(worker.root).owners()
     answered_alone(worker, 2)
 
 
@@ -154,7 +154,7 @@ def test_after_a_report_that_waited_a_trial_runs_ahead_again_and_all_of_it_is_ke
     assert is_waiting(worker)
     worker.send(Decision(3, ahead=4))
     assert ordinals(worker, 2) == [4, 5]
-    kept = read_spool(worker.root, FIRST, after=3)
+    kept = SpoolFolder(worker.root).read(FIRST, after=3)
     assert [(report.ordinal, report.metrics, report.passed) for report in kept] == [
         (4, {"other": 4}, True),
         (5, {"other": 5}, True),
@@ -258,7 +258,7 @@ def left(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(("after", "found"), [(0, []), (1, []), (2, [3, 4, 5, 6, 7]), (5, [6, 7]), (7, []), (9, [])])
 def test_only_what_follows_without_a_gap_is_read(left: Path, tmp_path: Path, after: int, found: list[int]) -> None:
-    assert [kept.ordinal for kept in read_spool(tmp_path, LEFT, after)] == found
+    assert [kept.ordinal for kept in SpoolFolder(tmp_path).read(LEFT, after)] == found
 
 
 def whole_reports(data: bytes, length: int) -> int:
@@ -272,20 +272,20 @@ def test_a_torn_end_is_left_out(left: Path, tmp_path: Path) -> None:
     data = left.read_bytes()
     for length in range(len(data)):
         left.write_bytes(data[:length])
-        assert len(read_spool(tmp_path, LEFT, after=2)) == whole_reports(data, length)
+        assert len(SpoolFolder(tmp_path).read(LEFT, after=2)) == whole_reports(data, length)
 
 
 def test_nothing_behind_a_damaged_byte_is_believed(left: Path, tmp_path: Path) -> None:
     data = left.read_bytes()
     for at in range(len(data)):
         left.write_bytes(data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :])
-        assert len(read_spool(tmp_path, LEFT, after=2)) == whole_reports(data, at)
+        assert len(SpoolFolder(tmp_path).read(LEFT, after=2)) == whole_reports(data, at)
 
 
 @pytest.mark.parametrize("other", [LEFT._replace(attempt=3), LEFT._replace(epoch=2), LEFT._replace(n=6)])
 def test_a_spool_of_somebody_else_is_not_believed(left: Path, tmp_path: Path, other: Owner) -> None:
     os.rename(left, spool_path(tmp_path, other))
-    assert read_spool(tmp_path, other, after=2) == []
-    assert spooled(tmp_path) == [other]
-    forget_spools(tmp_path, [LEFT, other])
-    assert spooled(tmp_path) == []
+    assert SpoolFolder(tmp_path).read(other, after=2) == []
+    assert SpoolFolder(tmp_path).owners() == [other]
+    SpoolFolder(tmp_path).forget([LEFT, other])
+    assert SpoolFolder(tmp_path).owners() == []

@@ -38,7 +38,7 @@ from holdfast.controller.searching import LearningProposer
 from holdfast.controller.signals import watch_signals
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import sole_use
-from holdfast.controller.spools import SpoolFolder, hear_spools
+from holdfast.controller.spools import hear_spools
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.trial_kit import TrialKit
 from holdfast.controller.watches import Watches
@@ -57,6 +57,7 @@ from holdfast.space.naming import trial_id
 from holdfast.stopper import resolve_stopper
 from holdfast.storage.address import join_address
 from holdfast.storage.mounts import disk_of
+from holdfast.trainable.ahead import SpoolFolder
 from holdfast.trainable.messages import Setup
 
 logger = logging.getLogger("holdfast")

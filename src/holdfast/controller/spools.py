@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Protocol
 
 from holdfast.controller.loop import Controller
 from holdfast.core.observations import Report
 from holdfast.core.state import State
 from holdfast.journal.log import Journal
-from holdfast.trainable import ahead
 from holdfast.trainable.ahead import Owner
 
 
@@ -25,22 +23,6 @@ class Spools(Protocol):
 
     def forget(self, owners: Iterable[Owner]) -> None:
         """What they have left is not needed any more."""
-
-
-class SpoolFolder:
-    """The spools under an experiment's root."""
-
-    def __init__(self, root: Path) -> None:
-        self._root = root
-
-    def owners(self) -> list[Owner]:
-        return ahead.spooled(self._root)
-
-    def read(self, owner: Owner, after: int) -> list[Report]:
-        return ahead.read_spool(self._root, owner, after)
-
-    def forget(self, owners: Iterable[Owner]) -> None:
-        ahead.forget_spools(self._root, owners)
 
 
 def hear_spools(controller: Controller, journal: Journal, spools: Spools) -> None:

@@ -115,6 +115,10 @@ class LibrarySearcher(PickledSearcher):
                 "tune.uniform(0, 1) into it."
             )
 
+    @property
+    def trials_given(self) -> int:
+        return len(self._points)
+
     # --- what an adapter says
 
     def _make(self, seed: int) -> None:

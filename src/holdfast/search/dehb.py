@@ -157,6 +157,10 @@ class DEHBSearch(PickledSearcher):
         self._jobs: dict[str, Job] = {}
         self._failed: dict[str, Job] = {}  # they may be run again
 
+    @property
+    def trials_given(self) -> int:
+        return len(self._points)
+
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:

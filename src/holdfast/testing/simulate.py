@@ -7,7 +7,8 @@ The core, the loop, the journal, snapshots, replay, the keeper's edge, the propo
 are the real ones. The clock, the disk, the store, the engine and its workers are fakes of this package, and so are most
 searchers (``fake_search``); everything happens in one thread. Whatever is random is drawn from one generator, so a seed
 repeats its story exactly. In one of eight stories nothing can tell a trial to stop, so that it reports ahead of the
-answers and keeps what it has reported itself (``trainable.ahead``).
+answers and keeps what it has reported itself (``trainable.ahead``); there, a driver that opens ends the workers that
+others have left.
 
 Fault budget, the most that can happen in one story (``FaultBudget``); a story gets about half of the kinds:
 

@@ -125,37 +125,41 @@ def spool_path(root: str | os.PathLike[str], owner: Owner) -> str:
     return os.path.join(root, FOLDER, "{}-{}-{}.hfr".format(*owner))
 
 
-def spooled(root: str | os.PathLike[str]) -> list[Owner]:
-    """Those who have left a spool."""
-    folder = os.path.join(root, FOLDER)
-    try:
-        look_anew(os.path.dirname(folder))
-        names = os.listdir(folder)
-    except FileNotFoundError:
-        return []
-    return sorted(Owner(*map(int, match.groups())) for match in map(_NAME.fullmatch, names) if match)
+class SpoolFolder:
+    """The reader's side: the spools under an experiment's root."""
 
+    def __init__(self, root: str | os.PathLike[str]) -> None:
+        self._root = root
 
-def read_spool(root: str | os.PathLike[str], owner: Owner, after: int) -> list[Report]:
-    """The reports of an attempt that follow the one with ordinal ``after`` without a gap; a torn end is left out."""
-    try:
-        data = Path(spool_path(root, owner)).read_bytes()
-    except FileNotFoundError:
-        return []
-    header = decode_header(data)
-    if header is None:
-        return []
-    first = msgspec.json.decode(header.payload, type=_Header)
-    if first.owner != owner or first.ordinal > after + 1:
-        return []
-    payloads = scan(data, first.ordinal, header.end).payloads[after + 1 - first.ordinal :]
-    return [msgspec.structs.replace(_decode(payload), passed=True) for payload in payloads]
+    def owners(self) -> list[Owner]:
+        """Those who have left a spool."""
+        folder = os.path.join(self._root, FOLDER)
+        try:
+            look_anew(os.path.dirname(folder))
+            names = os.listdir(folder)
+        except FileNotFoundError:
+            return []
+        return sorted(Owner(*map(int, match.groups())) for match in map(_NAME.fullmatch, names) if match)
 
+    def read(self, owner: Owner, after: int) -> list[Report]:
+        """What an attempt has reported after ``after``, up to the first gap; a torn end is left out."""
+        try:
+            data = Path(spool_path(self._root, owner)).read_bytes()
+        except FileNotFoundError:
+            return []
+        header = decode_header(data)
+        if header is None:
+            return []
+        first = msgspec.json.decode(header.payload, type=_Header)
+        if first.owner != owner or first.ordinal > after + 1:
+            return []
+        payloads = scan(data, first.ordinal, header.end).payloads[after + 1 - first.ordinal :]
+        return [msgspec.structs.replace(_decode(payload), passed=True) for payload in payloads]
 
-def forget_spools(root: str | os.PathLike[str], owners: Iterable[Owner]) -> None:
-    """Remove these spools."""
-    for owner in owners:
-        _remove(spool_path(root, owner))
+    def forget(self, owners: Iterable[Owner]) -> None:
+        """Remove these spools."""
+        for owner in owners:
+            _remove(spool_path(self._root, owner))
 
 
 def _remove(path: str) -> None:
