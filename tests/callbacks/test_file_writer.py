@@ -228,3 +228,28 @@ def test_writing_from_several_threads_loses_nothing(writer: FileWriter, tmp_path
     assert writer.flush()
     expected = b"".join(b"%d\n" % i for i in range(500))
     assert all((tmp_path / f"f{n}").read_bytes() == expected for n in range(4))
+
+
+def test_a_writer_that_was_stopped_before_its_write_reaches_no_file_of_its_successor(tmp_path: Path) -> None:
+    """It has asked whether it still may, and stands still until another driver has replaced the file and finished."""
+    path, answers = tmp_path / "result.json", iter([False, True])
+
+    def taken_over_now() -> bool:
+        other = tmp_path / "other"
+        other.write_bytes(b"theirs\n")
+        other.replace(path)
+        return next(answers)
+
+    path.write_bytes(b"ours\n")
+    writer = FileWriter(linger_s=0.0, is_void=taken_over_now)
+    writer.append(str(path), b"late\n")
+    assert writer.close()
+    assert path.read_bytes() == b"theirs\n"
+
+
+def test_a_writer_that_is_void_leaves_no_temporary_file(tmp_path: Path) -> None:
+    answers = iter([False, True])
+    writer = FileWriter(linger_s=0.0, is_void=lambda: next(answers))
+    writer.replace(str(tmp_path / "params.json"), b"{}")
+    assert writer.close()
+    assert os.listdir(tmp_path) == []

@@ -36,6 +36,7 @@ class Edit(NamedTuple):
 
     change: Callable[[bytes], bytes]
     size: int  # bytes of memory that it holds on to
+    anew: bool = False  # in a new file, though the old one may only have to be shortened
 
 
 Change: TypeAlias = bytes | Edit
@@ -52,8 +53,9 @@ class FileWriter:
         linger_s: How long bytes may wait for others before they are written.
         max_waiting_bytes: How many bytes may wait before callers are slowed down.
         max_stall_s: How long one call is slowed down at most.
-        is_void: Asked before each write; True, once and for ever, means that the files belong to another driver now.
-            What is queued is then dropped.
+        is_void: Asked before each write, when the file is open; True, once and for ever, means that the files belong to
+            another driver now. What is queued is then dropped. A driver that takes files over replaces them: one that
+            was stopped between this question and its write writes into a file that nobody has any more.
     """
 
     def __init__(
@@ -104,16 +106,18 @@ class FileWriter:
 
     def replace(self, path: str, data: bytes) -> None:
         """Make ``data`` the file's whole content, atomically."""
-        self._queue(path, Edit(lambda _: data, len(data)), len(data))
+        self._queue(path, Edit(lambda _: data, len(data), anew=True), len(data))
 
-    def edit(self, path: str, change: Callable[[bytes], bytes]) -> None:
+    def edit(self, path: str, change: Callable[[bytes], bytes], *, anew: bool = False) -> None:
         """Replace the file's content by a function of it, atomically.
 
         Args:
             path: The file; if there is none, its content counts as empty.
             change: Pure and total: it runs in the background, and again if the disk refuses.
+            anew: Leave the old file to those who have it open. Without this, one that is only shortened stays the same
+                file, and who follows it follows on.
         """
-        self._queue(path, Edit(change, 0), 0)
+        self._queue(path, Edit(change, 0, anew), 0)
 
     def read(self, path: str) -> bytes | None:
         """The content that the file will have once everything queued is written; None if there will be no file."""
@@ -214,12 +218,12 @@ class FileWriter:
         trouble = ""
         for path in list(self._in_hand):
             with self._disk:
-                if self._is_void():
+                try:
+                    self._write(path, self._in_hand[path])
+                except _Void:
                     with self._lock:
                         self._in_hand.clear()
                     break
-                try:
-                    self._write(path, self._in_hand[path])
                 except Exception as error:  # whatever it is, the thread must live and the bytes must stay
                     trouble = f"{path} cannot be written: {error}; what belongs there is kept and tried again"
                     if isinstance(error, OSError) and is_full(error):
@@ -252,16 +256,19 @@ class FileWriter:
         torn = self._torn.get(path)
         old = _content(path, torn)
         new = _changed(old or b"", changes)
-        if old is not None and old.startswith(new):
+        anew = any(isinstance(change, Edit) and change.anew for change in changes)
+        if old is not None and old.startswith(new) and not anew:
+            self._look()
             os.truncate(path, len(new))
         else:
-            _replace(path, new)
+            self._replace(path, new)
         self._torn.pop(path, None)
 
     def _append(self, path: str, data: bytes) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
         fd = _open(path, flags)
         try:
+            self._look()
             torn = self._torn.get(path)
             if torn is not None:
                 os.ftruncate(fd, torn)
@@ -280,6 +287,34 @@ class FileWriter:
             rest = rest[os.write(fd, rest) :]
         del self._torn[path]
 
+    def _replace(self, path: str, data: bytes) -> None:
+        temp = os.path.join(os.path.dirname(path), f"{TEMP_PREFIX}{os.path.basename(path)}")
+        self._look()
+        fd = _open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0))
+        try:
+            try:
+                rest = memoryview(data)
+                while rest:
+                    rest = rest[os.write(fd, rest) :]
+            finally:
+                os.close(fd)
+            self._look()
+            os.replace(temp, path)
+        except (OSError, _Void):
+            try:
+                os.remove(temp)
+            except OSError:
+                pass
+            raise
+
+    def _look(self) -> None:
+        if self._is_void():
+            raise _Void
+
+
+class _Void(Exception):
+    """The files belong to another driver."""
+
 
 def _open(path: str, flags: int) -> int:
     try:
@@ -287,25 +322,6 @@ def _open(path: str, flags: int) -> int:
     except FileNotFoundError:
         os.makedirs(os.path.dirname(path), exist_ok=True)
         return os.open(path, flags, 0o644)
-
-
-def _replace(path: str, data: bytes) -> None:
-    temp = os.path.join(os.path.dirname(path), f"{TEMP_PREFIX}{os.path.basename(path)}")
-    fd = _open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0))
-    try:
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[os.write(fd, rest) :]
-        finally:
-            os.close(fd)
-        os.replace(temp, path)
-    except OSError:
-        try:
-            os.remove(temp)
-        except OSError:
-            pass
-        raise
 
 
 def _content(path: str, size: int | None) -> bytes | None:

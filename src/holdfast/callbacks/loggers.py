@@ -219,8 +219,10 @@ class FileLogger(LoggerCallback):
             return log
         log.rows = min(rows, len(ends))
         self.learn(log, data)
-        if len(data) != (ends[log.rows - 1] if log.rows else 0):
-            self._cut(log, log.rows)
+        # Also if it is as it should be: a driver that was taken over may have it open, and add a row when it wakes.
+        inherited = record.attempt > 0 and not started_here and not trial.is_finished()
+        if inherited or len(data) != (ends[log.rows - 1] if log.rows else 0):
+            self._cut(log, log.rows, anew=inherited)
         return log
 
     def _ends_with(self, trial: TrialView, rows: int, data: bytes, ends: Sequence[int]) -> bool:
@@ -244,14 +246,14 @@ class FileLogger(LoggerCallback):
             if key in found and isinstance(value, int | float | str) and value == value
         )
 
-    def _cut(self, log: TrialLog, rows: int) -> None:
+    def _cut(self, log: TrialLog, rows: int, *, anew: bool = False) -> None:
         row_ends = self.row_ends
 
         def first_rows(data: bytes) -> bytes:
             ends = row_ends(data)
             return data[: ends[min(rows, len(ends)) - 1]] if rows and ends else b""
 
-        self.writer.edit(log.path, first_rows)
+        self.writer.edit(log.path, first_rows, anew=anew)
         log.rows = rows
         if not rows:
             log.extra = None
