@@ -172,6 +172,12 @@ def test_a_trial_that_fails_and_is_tried_again_is_waited_for():
     assert reached(play(ten_by_three, Population(scripts, max_failures=2))) == {3: 3, 9: 2, 10: 3}
 
 
+def test_a_trial_that_was_interrupted_goes_on_before_others_start():
+    scripts = [Script(better_and_better, steps=20, fails_at=(2,) if n == 0 else ()) for n in range(8)]
+    table = play(ten_by_three, Population(scripts, max_failures=1, slots=1))
+    assert [event.n for event in table.events(ev.TrialStarted)][:3] == [0, 0, 3]
+
+
 def test_the_rest_go_on_when_the_last_one_they_wait_for_fails():
     scripts = [Script(better_and_better, steps=20)] * 7 + [Script(better_and_better, steps=20, fails_at=(3,), step_s=9)]
     table = play(ten_by_three, Population(scripts, slots=8))

@@ -278,9 +278,16 @@ class HyperBandScheduler(TrialScheduler):
     # --- what it is asked
 
     def choose_trial_to_run(self, view: ExperimentView) -> TrialView | None:
-        """From the oldest band, of the bracket that has come least far, the first trial that waits for nobody."""
+        """Whoever was interrupted; else from the oldest band, of the bracket that has come least far, the first trial.
+
+        The results of a trial that was interrupted count for its bracket already: others would get ahead of it.
+        """
+        pending = view.pending
+        interrupted = view.first_that_fits(trial for trial in pending if trial.attempt)
+        if interrupted is not None:
+            return interrupted
         waiting: dict[int, list[TrialView]] = {}
-        for trial in view.pending:
+        for trial in pending:
             waiting.setdefault(self._home.get(trial.n, NOWHERE), []).append(trial)
         for place, bracket in self._brackets.items():
             for n in bracket.released:
