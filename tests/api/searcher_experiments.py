@@ -8,13 +8,19 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import holdfast as tune
+from holdfast.schedulers import DEHBScheduler, HyperBandForBOHB
 from holdfast.search import (
     BasicVariantGenerator,
+    BayesOptSearch,
     ConcurrencyLimiter,
+    DEHBSearch,
     HyperOptSearch,
+    NevergradSearch,
     OptunaSearch,
     Repeater,
     SobolSearch,
+    TuneBOHB,
+    ZOOptSearch,
 )
 
 TRIALS = 12
@@ -40,6 +46,7 @@ class Search(NamedTuple):
     num_samples: int = TRIALS
     metric: str | None = "loss"
     needs: str = "optuna"
+    scheduler: Callable[[], Any] | None = None
 
 
 def samplers() -> Any:
@@ -74,6 +81,21 @@ SEARCHES = {
     "limited tpe": Search(lambda: ConcurrencyLimiter(tpe(), 2), MIXED),
     "limited tpe in batches": Search(lambda: ConcurrencyLimiter(tpe(), 3, batch=True), MIXED),
     "repeated tpe": Search(lambda: Repeater(tpe(), repeat=2), MIXED),
+    "bohb": Search(
+        lambda: TuneBOHB(bohb_config={"min_points_in_model": 3}),
+        MIXED,
+        needs="numpy",
+        scheduler=lambda: HyperBandForBOHB(max_t=STEPS, reduction_factor=2),
+    ),
+    "dehb": Search(
+        lambda: DEHBSearch(max_t=STEPS, reduction_factor=2),
+        MIXED,
+        needs="numpy",
+        scheduler=DEHBScheduler,
+    ),
+    "bayesopt": Search(lambda: BayesOptSearch(random_search_steps=3), NUMBERS, needs="bayes_opt"),
+    "nevergrad": Search(lambda: NevergradSearch("OnePlusOne"), MIXED, needs="nevergrad"),
+    "zoopt": Search(lambda: ZOOptSearch(budget=TRIALS), HYPEROPT, needs="zoopt"),
 }
 
 
@@ -97,6 +119,7 @@ def live(root: str, name: str) -> None:
             param_space=search.space,
             tune_config=tune.TuneConfig(
                 search_alg=search.make(),
+                scheduler=search.scheduler and search.scheduler(),
                 num_samples=search.num_samples,
                 seed=7,
                 metric=search.metric,
