@@ -2,11 +2,14 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/python -m pip --quiet --disable-pip-version-check
+QUIETLY := --quiet --disable-pip-version-check
+PIP := $(BIN)/python -m pip $(QUIETLY)
 PYTEST := $(BIN)/python -m pytest
+HEBO := $(VENV)/hebo
+NO_TORCH := could not install the CPU build of PyTorch that constraints/ pins: tests that need it are skipped
 
 .DEFAULT_GOAL := help
-.PHONY: help quickstart test test-fast servers check format bench docs clean
+.PHONY: help quickstart test test-fast test-hebo servers check format bench docs clean
 
 help:  ## show this list
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | awk -F':.*## ' '{printf "  make %-12s %s\n", $$1, $$2}'
@@ -30,14 +33,29 @@ $(VENV)/.servers: $(VENV)/.test constraints/servers.txt $(wildcard tests/servers
 	PYTHONPATH=tests $(BIN)/python -m servers
 	@touch $@
 
+# Searchers with Gaussian processes need PyTorch. The build for GPUs would be gigabytes, so it is that for CPUs or none.
+$(VENV)/.models: $(VENV)/.test constraints/models.txt
+	$(PIP) install -c constraints/base.txt -r constraints/models.txt || echo "$(NO_TORCH)"
+	@touch $@
+
+# HEBO needs a NumPy that nothing else here works with.
+$(HEBO)/.installed: $(BIN)/python pyproject.toml constraints/hebo.txt
+	$(PYTHON) -m venv $(HEBO)
+	$(HEBO)/bin/python -m pip $(QUIETLY) install -r constraints/hebo.txt -e . || echo "$(NO_TORCH)"
+	@touch $@
+
 quickstart: $(VENV)/.quickstart  ## run a real small experiment, kill it, resume it
 	@$(BIN)/python examples/quickstart.py
 
-test: $(VENV)/.servers check  ## all tests
+test: $(VENV)/.servers $(VENV)/.models check test-hebo  ## all tests
 	$(PYTEST)
 
 test-fast: $(VENV)/.test  ## without the slow ones; those of stores only if the servers are installed
 	$(PYTEST) -m "not slow"
+
+test-hebo: $(HEBO)/.installed  ## those of HEBOSearch
+	@if $(HEBO)/bin/python -c "import hebo" 2> /dev/null; \
+	then $(HEBO)/bin/python -m pytest tests/search/test_hebo.py; else echo "$(NO_TORCH)"; fi
 
 servers: $(VENV)/.servers  ## install the storage servers that the tests start
 
