@@ -35,14 +35,12 @@ $(VENV)/.servers: $(VENV)/.test constraints/servers.txt $(wildcard tests/servers
 
 # Searchers with Gaussian processes need PyTorch. The build for GPUs would be gigabytes, so it is that for CPUs or none.
 $(VENV)/.models: $(VENV)/.test constraints/models.txt
-	$(PIP) install -c constraints/base.txt -r constraints/models.txt || echo "$(NO_TORCH)"
-	@touch $@
+	$(PIP) install -c constraints/base.txt -r constraints/models.txt && touch $@ || echo "$(NO_TORCH)"
 
 # HEBO needs a NumPy that nothing else here works with.
 $(HEBO)/.installed: $(BIN)/python pyproject.toml constraints/hebo.txt
 	$(PYTHON) -m venv $(HEBO)
-	$(HEBO)/bin/python -m pip $(QUIETLY) install -r constraints/hebo.txt -e . || echo "$(NO_TORCH)"
-	@touch $@
+	$(HEBO)/bin/python -m pip $(QUIETLY) install -r constraints/hebo.txt -e . && touch $@ || echo "$(NO_TORCH)"
 
 quickstart: $(VENV)/.quickstart  ## run a real small experiment, kill it, resume it
 	@$(BIN)/python examples/quickstart.py
@@ -54,8 +52,7 @@ test-fast: $(VENV)/.test  ## without the slow ones; those of stores only if the 
 	$(PYTEST) -m "not slow"
 
 test-hebo: $(HEBO)/.installed  ## those of HEBOSearch
-	@if $(HEBO)/bin/python -c "import hebo" 2> /dev/null; \
-	then $(HEBO)/bin/python -m pytest tests/search/test_hebo.py; else echo "$(NO_TORCH)"; fi
+	@if test -e $<; then $(HEBO)/bin/python -m pytest tests/search/test_hebo.py; fi
 
 servers: $(VENV)/.servers  ## install the storage servers that the tests start
 

@@ -30,6 +30,9 @@ WORKERS_FOR = 10.0
 KILL_EVERY = 100
 
 Make = Callable[[], Any]
+Times = dict[tuple[str, int], list[float]]  # by contender and dataset, a time for each seed
+
+_recorded = cache(learning_curves)
 
 
 def make(name: str, depth: int, **more: Any) -> Make:
@@ -98,9 +101,6 @@ def run(quick: bool) -> dict[str, Any]:
     }
 
 
-_recorded = cache(learning_curves)
-
-
 def _all_times(names: tuple[str, ...], datasets: tuple[int, ...], seeds: range) -> Times:
     """Search by search on all cores."""
     cases = list(product(names, datasets))
@@ -115,9 +115,6 @@ def _search(name: str, datasets: tuple[int, ...], dataset: int, seed: int) -> fl
     if name in FORESEEING:
         return search(curves.foreseen, CONTENDERS[FORESEEING[name]], seed=seed)
     return search(curves, CONTENDERS[name], seed=seed)
-
-
-Times = dict[tuple[str, int], list[float]]
 
 
 def _summary(name: str, times: Times, datasets: tuple[int, ...]) -> dict[str, Any]:

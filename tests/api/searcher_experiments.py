@@ -88,10 +88,7 @@ SEARCHES = {
         scheduler=lambda: HyperBandForBOHB(max_t=STEPS, reduction_factor=2),
     ),
     "dehb": Search(
-        lambda: DEHBSearch(max_t=STEPS, reduction_factor=2),
-        MIXED,
-        needs="numpy",
-        scheduler=DEHBScheduler,
+        lambda: DEHBSearch(max_t=STEPS, reduction_factor=2), MIXED, needs="holdfast", scheduler=DEHBScheduler
     ),
     "bayesopt": Search(lambda: BayesOptSearch(random_search_steps=3), NUMBERS, needs="bayes_opt"),
     "nevergrad": Search(lambda: NevergradSearch("OnePlusOne"), MIXED, needs="nevergrad"),

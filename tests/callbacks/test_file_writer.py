@@ -230,7 +230,17 @@ def test_writing_from_several_threads_loses_nothing(writer: FileWriter, tmp_path
     assert all((tmp_path / f"f{n}").read_bytes() == expected for n in range(4))
 
 
-def test_a_writer_that_was_stopped_before_its_write_reaches_no_file_of_its_successor(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda writer, path: writer.append(path, b"late\n"),
+        lambda writer, path: writer.edit(path, lambda data: data[:2]),
+    ],
+    ids=["append", "shorten"],
+)
+def test_a_writer_that_was_stopped_before_its_write_reaches_no_file_of_its_successor(
+    tmp_path: Path, change: Callable[[FileWriter, str], None]
+) -> None:
     """It has asked whether it still may, and stands still until another driver has replaced the file and finished."""
     path, answers = tmp_path / "result.json", iter([False, True])
 
@@ -242,7 +252,7 @@ def test_a_writer_that_was_stopped_before_its_write_reaches_no_file_of_its_succe
 
     path.write_bytes(b"ours\n")
     writer = FileWriter(linger_s=0.0, is_void=taken_over_now)
-    writer.append(str(path), b"late\n")
+    change(writer, str(path))
     assert writer.close()
     assert path.read_bytes() == b"theirs\n"
 

@@ -150,7 +150,7 @@ class Desk:
         self.created = created
 
 
-def live(desk: Desk, score: Score, trials: int, slots: int = 3, seed: int = 1, with_results: bool = False) -> History:
+def live(desk: Desk, score: Score, trials: int, slots: int = 4, seed: int = 1, with_results: bool = False) -> History:
     """Run so many trials, some of which fail or report nonsense, and write down what the searcher heard."""
     dice = random.Random(seed)
     history: History = []

@@ -258,11 +258,18 @@ class FileWriter:
         new = _changed(old or b"", changes)
         anew = any(isinstance(change, Edit) and change.anew for change in changes)
         if old is not None and old.startswith(new) and not anew:
-            self._look()
-            os.truncate(path, len(new))
+            self._shorten(path, len(new))
         else:
             self._replace(path, new)
         self._torn.pop(path, None)
+
+    def _shorten(self, path: str, size: int) -> None:
+        fd = _open(path, os.O_WRONLY)
+        try:
+            self._look()
+            os.ftruncate(fd, size)
+        finally:
+            os.close(fd)
 
     def _append(self, path: str, data: bytes) -> None:
         flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
