@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import socket
+import threading
 from typing import Any
 
 import msgspec
@@ -15,7 +17,9 @@ from remote_lab import RemoteLab
 from holdfast.core import events as ev
 from holdfast.journal import parts
 from holdfast.journal.reader import read_journal
+from servers.fault_proxy import FaultProxy, Hold
 
+RESULTS = r"/result\.json$"  # in a path
 PLAN = RemotePlan(trials=3, steps=20, every=5, pause_s=0.02)
 
 
@@ -26,6 +30,10 @@ def epochs(lab: RemoteLab) -> list[int]:
 def all_parts(lab: RemoteLab) -> list[parts.PartHeader]:
     keys = [key for key in lab.keys(parts.PREFIX) if parts.parse_key(key)]
     return [part.header for key in keys for part in parts.decode_parts(lab.store.get(key), key)]
+
+
+def uploaded(lab: RemoteLab) -> list[str]:
+    return [key for key in lab.keys("") if re.search(RESULTS, key)]
 
 
 def held(lab: RemoteLab, **fields: Any) -> RemotePlan:
@@ -122,6 +130,40 @@ def test_a_driver_that_slept_through_a_take_over_elsewhere_ends_as_fenced(lab: R
     assert history[: len(before)] == before
     writers = [header.by.epoch for header in all_parts(lab)]
     assert writers == sorted(writers), "a part of the old driver came after the take-over"
+    forget_void(lab)
+    lab.check_finished(plan)
+    lab.check_stored()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("which", ["its first", "a later one"])
+def test_a_result_file_that_arrives_after_a_take_over_replaces_nothing(
+    proxied: tuple[RemoteLab, FaultProxy], which: str
+) -> None:
+    """The driver had looked at the fence and sent the file; the network delivers it when its successor has finished."""
+    lab, proxy = proxied
+    hold, late = lab.folder / "hold", threading.Event()
+    hold.touch()
+    plan = RemotePlan(trials=2, steps=60, every=2, pause_s=0.05, hold=str(hold), hold_at=4, sync_period=0.2)
+    if which == "its first":
+        rule = proxy.rule(Hold(late), method="PUT", path=RESULTS, times=1)
+    first = lab.start(plan)
+    known_to_the_store(lab, first)
+    if which == "a later one":
+        until(lambda: first.ended or len(uploaded(lab)) == plan.trials, lambda: first.output)
+        rule = proxy.rule(Hold(late), method="PUT", path=RESULTS, times=1)
+        hold.unlink()
+    until(lambda: first.ended or rule.hits == 1, lambda: first.output)
+    sleepers = [process.pid for process in lab.processes()]
+    for pid in sleepers:
+        kill(pid, signal.SIGSTOP)
+    hold.unlink(missing_ok=True)
+    lab.start(RemotePlan(takeover=True), "b").must_finish()
+    late.set()
+    wake(lab, sleepers)
+    assert first.wait() == 1, first.output
+    assert "FencedError" in first.output, first.output
+    lab.on("b")
     forget_void(lab)
     lab.check_finished(plan)
     lab.check_stored()

@@ -23,14 +23,14 @@ from dataclasses import dataclass, field
 from typing import Literal, Self
 from urllib.parse import urlsplit
 
-from servers.faults import Answer, Cut, Delay, DropAnswer, Fault, OutageKind, Request, Rule, Throttle
+from servers.faults import Answer, Cut, Delay, DropAnswer, Fault, Hold, OutageKind, Request, Rule, Throttle
 from servers.http_wire import Head
 from servers.process import HOST, Port, poll
 from servers.relay import Relay, wake_and_break
 
 BACKLOG = 128
 
-__all__ = ["Answer", "Cut", "Delay", "DropAnswer", "Fault", "FaultProxy", "Request", "Rule", "Throttle"]
+__all__ = ["Answer", "Cut", "Delay", "DropAnswer", "Fault", "FaultProxy", "Hold", "Request", "Rule", "Throttle"]
 
 
 @dataclass
@@ -280,6 +280,11 @@ class FaultProxy:
         self._passable.wait()
         if self._closing.is_set():
             raise OSError("the proxy closes")
+
+    def hold(self, until: threading.Event) -> None:
+        """Wait for the event, or for the end of the proxy."""
+        while not until.wait(0.01) and not self._closing.is_set():
+            pass
 
     def pause(self, seconds: float) -> None:
         """Wait so long, or until the proxy closes."""

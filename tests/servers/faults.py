@@ -5,6 +5,7 @@ Owns: the vocabulary of the fault proxy. Must never touch a socket.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
@@ -19,6 +20,13 @@ class Delay:
     """Hold the request back before it is forwarded."""
 
     seconds: float
+
+
+@dataclass(frozen=True)
+class Hold:
+    """Hold the request back until the event is set, and forward it then: a network that delivers late."""
+
+    until: threading.Event
 
 
 @dataclass(frozen=True)
@@ -61,7 +69,7 @@ class Throttle:
     bytes_per_s: int
 
 
-Fault = Delay | Cut | Answer | DropAnswer | Throttle
+Fault = Delay | Hold | Cut | Answer | DropAnswer | Throttle
 OutageKind = Literal["refuse", "reset", "hang"]
 
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from http import HTTPStatus
 from typing import TYPE_CHECKING, TypeVar
 
-from servers.faults import Answer, Cut, Delay, DropAnswer, Ending, Fault, Request, Throttle
+from servers.faults import Answer, Cut, Delay, DropAnswer, Ending, Fault, Hold, Request, Throttle
 from servers.http_wire import Head, Wire
 
 if TYPE_CHECKING:
@@ -84,6 +84,8 @@ class Relay:
         self.proxy.gate()
         if delay := _fault(request, Delay):
             self.proxy.pause(delay.seconds)
+        if hold := _fault(request, Hold):
+            self.proxy.hold(hold.until)
         cut = _fault(request, Cut)
         if cut and cut.when == "before":
             raise _Break(cut.ending)

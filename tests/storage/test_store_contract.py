@@ -14,7 +14,7 @@ import xxhash
 from holdfast.errors import InvalidInputError, ObjectMissingError, StorageError, StoreDeniedError, UnsafeStoreError
 from holdfast.storage.names import from_key, to_key
 from holdfast.storage.probe import probe
-from holdfast.storage.store import Fetching, Sending, create_once
+from holdfast.storage.store import ABSENT, ANY, Fetching, Replaced, Replacing, Sending, create_once
 
 BUCKETS = ["seaweedfs", "moto", "azurite", "gcs"]
 
@@ -105,9 +105,62 @@ def test_files_arrive_as_they_were_sent(store: Any, tmp_path: Path) -> None:
 
 
 def test_a_local_file_that_is_not_there_is_named(store: Any, tmp_path: Path) -> None:
-    with pytest.raises(StorageError, match="nofile") as caught:
-        store.send([Sending(str(tmp_path / "nofile"), "key")])
-    assert not isinstance(caught.value, ObjectMissingError)
+    for send in (
+        lambda path: store.send([Sending(path, "key")]),
+        lambda path: store.replace([Replacing(path, "key", ABSENT)]),
+    ):
+        with pytest.raises(StorageError, match="nofile") as caught:
+            send(str(tmp_path / "nofile"))
+        assert not isinstance(caught.value, ObjectMissingError)
+
+
+def test_files_take_the_place_of_objects(store: Any, tmp_path: Path) -> None:
+    version = ABSENT
+    for content in (b"one", b"", b"three" * 100_000):
+        (tmp_path / "file").write_bytes(content)
+        [(done, version)] = store.replace([Replacing(str(tmp_path / "file"), "a/file", version)])
+        assert done
+        assert store.get("a/file") == content
+        assert store.stat("a/file").version == version
+        assert [found.version for found in store.list("a/")] == [ANY]
+    assert list(store.replace([])) == []
+
+
+@pytest.mark.parametrize("kind", BUCKETS)
+def test_what_somebody_else_has_written_meanwhile_is_kept(
+    bucket_of: Callable[..., Any], kind: str, tmp_path: Path
+) -> None:
+    store = bucket_of(kind)
+    (tmp_path / "mine").write_bytes(b"mine")
+    mine = str(tmp_path / "mine")
+    first = store.replace([Replacing(mine, key, ABSENT) for key in ("written", "deleted")])
+    written, deleted = (replaced.version for replaced in first)
+    store.put("written", b"theirs")
+    store.put("made", b"theirs")
+    store.delete(["deleted"])
+    theirs = store.stat("written").version
+    expected = {"written": written, "made": ABSENT, "deleted": deleted}
+    assert list(store.replace([Replacing(mine, key, version) for key, version in expected.items()])) == [
+        Replaced(False, theirs),
+        Replaced(False, store.stat("made").version),
+        Replaced(False, ABSENT),
+    ]
+    assert {found.key: store.get(found.key) for found in store.list("")} == {"written": b"theirs", "made": b"theirs"}
+    [(done, _)] = store.replace([Replacing(mine, "written", theirs)])
+    assert done
+    assert store.get("written") == b"mine"
+
+
+@pytest.mark.parametrize("kind", BUCKETS)
+def test_files_too_large_for_one_request_are_sent_without_a_condition(
+    bucket_of: Callable[..., Any], kind: str, tmp_path: Path
+) -> None:
+    store = bucket_of(kind)
+    store.put("large", b"theirs")
+    with open(tmp_path / "large", "wb") as file:
+        file.truncate(64 * 1024 * 1024 + 1)
+    assert list(store.replace([Replacing(str(tmp_path / "large"), "large", ABSENT)])) == [Replaced(True, ANY)]
+    assert store.stat("large").size == 64 * 1024 * 1024 + 1
 
 
 @pytest.mark.parametrize("kind", BUCKETS)

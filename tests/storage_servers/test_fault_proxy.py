@@ -8,11 +8,12 @@ import resource
 import socket
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 import pytest
 
-from servers.fault_proxy import Answer, Cut, Delay, DropAnswer, FaultProxy, Throttle
+from servers.fault_proxy import Answer, Cut, Delay, DropAnswer, FaultProxy, Hold, Throttle
 from servers.process import poll
 from servers.seaweedfs import SeaweedFS
 
@@ -201,6 +202,20 @@ def test_delay_and_throttle_take_their_time(backend: Backend, fault_proxy: Proxi
     # A lower bound is no guess about the machine's speed: the proxy must not be faster than told.
     assert all(request.ended - request.started >= 0.19 for request in proxy.requests if request.ended)
     assert backend.whole_bytes == 200_001
+
+
+def test_a_held_request_arrives_when_it_is_let_go(backend: Backend, fault_proxy: Proxies) -> None:
+    proxy = fault_proxy(backend.endpoint)
+    late = threading.Event()
+    rule = proxy.rule(Hold(late), path="late", times=1)
+    with ThreadPoolExecutor(1) as pool:
+        held = pool.submit(ask, proxy, "PUT", "/late", b"old")
+        poll(lambda: rule.hits == 1, 10, "the request")
+        assert ask(proxy, "PUT", "/late", b"new")[0] == 200
+        assert backend.bodies == [b"new"]
+        late.set()
+        assert held.result(10)[0] == 200
+    assert backend.bodies == [b"new", b"old"]
 
 
 def test_nobody_listens_during_an_outage(backend: Backend, fault_proxy: Proxies) -> None:

@@ -1,6 +1,7 @@
 """Result files of an experiment in a store: uploaded now and then, and at the end.
 
-They are projections of the journal, so losing the last minutes of them loses nothing. Owns a thread and what has
+They are projections of the journal, so losing the last minutes of them loses nothing. They must not replace those of a
+driver that has taken over, which `FencedUploads` sees to. Owns a thread and what has
 changed; looks for files itself only once, for those that a driver before it wrote and did not upload, and for artifacts
 that the user wants to have uploaded.
 """
@@ -16,6 +17,7 @@ from collections.abc import Callable, Iterable
 
 from holdfast.callbacks.result_files import is_of_experiment, is_of_trial
 from holdfast.checkpoints import names
+from holdfast.controller.fenced_uploads import FencedUploads
 from holdfast.errors import StorageError, StoreDeniedError, StoreUnreachableError
 from holdfast.storage.store import Sending, Store
 
@@ -55,12 +57,11 @@ class FileSync:
         is_void: Callable[[], bool] = lambda: False,
         also: Callable[[], None] = lambda: None,
     ) -> None:
-        self._store = store
+        self._uploads = FencedUploads(store, is_void)
         self._root = os.path.abspath(root)
         self._changed = changed
         self._period_s = period_s
         self._artifacts = artifacts
-        self._is_void = is_void
         self._also = also
         self._waiting: set[str] = set()
         self._sent: dict[str, tuple[int, int]] = {}  # of artifacts
@@ -131,14 +132,16 @@ class FileSync:
         self._collect()
         waiting = sorted(self._waiting)
         for at in range(0, len(waiting), BATCH):
-            if self._is_void():
+            if not self._send(waiting[at : at + BATCH]):
                 return
-            self._send(waiting[at : at + BATCH])
         self._note_sent(began)
 
-    def _send(self, batch: list[str]) -> None:
+    def _send(self, batch: list[str]) -> bool:
+        """Upload some files; False if somebody else writes them now."""
         try:
-            self._store.send([Sending(path, self._key(path)) for path in batch if os.path.isfile(path)])
+            files = [Sending(path, self._key(path)) for path in batch if os.path.isfile(path)]
+            if not self._uploads.send(files):
+                return False
         except (StoreDeniedError, StoreUnreachableError):
             raise
         except StorageError:
@@ -147,10 +150,12 @@ class FileSync:
                 raise
             for path in batch:
                 with contextlib.suppress(StorageError):
-                    self._send([path])
+                    if not self._send([path]):
+                        return False
             if not self._waiting.isdisjoint(batch):
                 raise
         self._waiting.difference_update(batch)
+        return True
 
     def _collect(self) -> None:
         if not self._inherited:

@@ -19,7 +19,7 @@ from holdfast.errors import FencedError, OwnershipError, StorageError, StoreDeni
 from holdfast.journal.log import Journal
 from holdfast.journal.reader import Position
 from holdfast.journal.shipper import Shipper, Trouble
-from holdfast.storage.store import Fetching, Sending, Stat, Store
+from holdfast.storage.store import Fetching, Replaced, Replacing, Sending, Stat, Store
 
 DENIED_S = 60.0
 """A store that refuses for so long will not change its mind by itself."""
@@ -281,6 +281,9 @@ class ObjectsFirst:
 
     def send(self, files: Sequence[Sending]) -> Sequence[str]:
         return self._store.send(files)
+
+    def replace(self, files: Sequence[Replacing]) -> Sequence[Replaced]:
+        return self._store.replace(files)
 
     def fetch(self, files: Sequence[Fetching]) -> Sequence[str]:
         return self._store.fetch(files)

@@ -117,6 +117,7 @@ def _stage(turn: Turn, trial: Trial, sealed: ob.SealedStage) -> None:
     index = trial.next_index
     turn.add(ev.CheckpointStaged(turn.at, trial.n, trial.attempt, index, sealed.name, sealed.bytes, sealed.files))
     turn.commands.append(cmd.Commit(trial.n, index))
+    turn.state.session.full_disk.pop(trial.n, None)  # there was space for it
 
 
 def _answer(turn: Turn, trial: Trial, ordinal: int, ahead: int = 0) -> None:
@@ -301,7 +302,6 @@ def _commit_ended(turn: Turn, o: ob.CommitEnded) -> None:
         turn.commands.append(cmd.Delete(o.n, o.index))
     else:
         turn.add(ev.CheckpointCommitted(turn.at, o.n, o.index, o.digest, o.bytes))
-        turn.state.session.full_disk.pop(o.n, None)
         drop_obsolete(turn, trial)
         for n in turn.policies.rules.retention.crowded_out(turn.state):
             drop_obsolete(turn, turn.state.trials[n])

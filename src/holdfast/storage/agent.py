@@ -27,14 +27,14 @@ from holdfast.errors import InternalError, InvalidInputError, TuneError
 from holdfast.storage import wire
 from holdfast.storage.address import Address, parse
 from holdfast.storage.options import StoreOptions
-from holdfast.storage.store import Fetching, Sending, Store
+from holdfast.storage.store import Fetching, Replacing, Sending, Store
 from holdfast.storage.transfers import Transfers
 
 _PR_SET_PDEATHSIG = 1
 _PR_SET_NAME = 15
 _SMALL_AT_ONCE = 32
 _LONG_AT_ONCE = 32
-_LONG = frozenset({"send", "fetch"})
+_LONG = frozenset({"send", "replace", "fetch"})
 
 
 def _paths(files: list[list[Any]]) -> list[tuple[str, str]]:
@@ -49,6 +49,9 @@ _VERBS: dict[str, Callable[[Any, Any], Any]] = {
     "list": lambda store, it: store.list(it[0]),
     "delete": lambda store, it: store.delete(it[0]),
     "send": lambda store, it: store.send([Sending(*pair) for pair in _paths(it[0])]),
+    "replace": lambda store, it: store.replace(
+        [Replacing(*pair, version) for pair, version in zip(_paths(it[0]), it[1], strict=True)]
+    ),
     "fetch": lambda store, it: store.fetch([Fetching(*pair) for pair in _paths(it[0])]),
     "abort_stale": lambda store, it: store.abort_stale(it[0]),
     "create_is_atomic": lambda store, it: store.create_is_atomic(),

@@ -23,7 +23,7 @@ from holdfast.storage import wire
 from holdfast.storage.address import Address, parse
 from holdfast.storage.agent_link import AgentGoneError, AgentLink
 from holdfast.storage.options import StoreOptions
-from holdfast.storage.store import Fetching, Sending, Stat, Store
+from holdfast.storage.store import Fetching, Replaced, Replacing, Sending, Stat, Store
 
 T = TypeVar("T")
 
@@ -35,11 +35,12 @@ _DATA: Decoder[bytes] = Decoder(bytes)
 _STAT: Decoder[Stat | None] = Decoder(Stat | None)
 _STATS: Decoder[list[Stat]] = Decoder(list[Stat])
 _DIGESTS: Decoder[list[str]] = Decoder(list[str])
+_REPLACED: Decoder[list[Replaced]] = Decoder(list[Replaced])
 
 _STARTS_PER_CALL = 4
 _GRACE_S = 10.0  # for the way to the agent and back
 _DELETE_BATCH = 1000
-_WATCHED_THERE = frozenset({"send", "fetch"})  # the agent gives up when nothing moves
+_WATCHED_THERE = frozenset({"send", "replace", "fetch"})  # the agent gives up when nothing moves
 _MANY = frozenset({"list", "abort_stale"})  # page by page
 _MANY_REQUESTS = 20
 _CREDENTIALS = ("AWS_", "AZURE_", "AZURITE_", "GOOGLE_", "GCS_", "STORAGE_EMULATOR_HOST", "IDENTITY_", "MSI_")
@@ -195,8 +196,10 @@ class RemoteStore:
             self._call("delete", (names[start : start + _DELETE_BATCH],), _NOTHING)
 
     def send(self, files: Sequence[Sending]) -> Sequence[str]:
-        pairs = [(os.fsencode(os.path.abspath(file.path)), os.fsencode(file.key)) for file in files]
-        return self._call("send", (pairs,), _DIGESTS)
+        return self._call("send", (_upwards(files),), _DIGESTS)
+
+    def replace(self, files: Sequence[Replacing]) -> Sequence[Replaced]:
+        return self._call("replace", (_upwards(files), [file.version for file in files]), _REPLACED)
 
     def fetch(self, files: Sequence[Fetching]) -> Sequence[str]:
         pairs = [(os.fsencode(file.key), os.fsencode(os.path.abspath(file.path))) for file in files]
@@ -248,6 +251,10 @@ class RemoteStore:
             )
         if self._closed:
             raise InvalidInputError(f"{self._url}: this store has been closed. Connect anew.")
+
+
+def _upwards(files: Sequence[Sending | Replacing]) -> list[tuple[bytes, bytes]]:
+    return [(os.fsencode(os.path.abspath(file.path)), os.fsencode(file.key)) for file in files]
 
 
 def connect(

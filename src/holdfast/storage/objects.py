@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from functools import partial
 from typing import Any, TypeVar
 
@@ -34,7 +35,7 @@ from holdfast.storage.clients import Clients
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.names import from_key, to_key
 from holdfast.storage.options import MB, StoreOptions
-from holdfast.storage.store import Fetching, Sending, Stat
+from holdfast.storage.store import ABSENT, ANY, Fetching, Replaced, Replacing, Sending, Stat
 from holdfast.storage.transfers import HashedReader, Progress, Transfers, digest_of, read_whole, write_hashed
 
 T = TypeVar("T")
@@ -45,6 +46,7 @@ _STREAM_BYTES = MB
 _DELETE_BATCH = 1000
 _LIST_BATCH = 1000
 _LARGE_PUT = MB
+_LARGEST_REPLACED = 64 * MB  # an upload in parts knows no condition
 _MAX_PAUSE_S = 5.0
 _RENEW_EVERY_S = 1.0
 
@@ -74,6 +76,7 @@ class ObjectStore:
         self._ranges: bool | None = None  # None: no answer to a range was seen yet
         self._bulk_delete = True
         self._checksums = True  # of created objects, in the head of the request
+        self._conditions = True  # it has not refused a request because it had one
         self._sending: set[str] = set()
 
     @property
@@ -98,33 +101,58 @@ class ObjectStore:
     def create(self, key: str, data: bytes) -> bool:
         name = to_key(key)
 
-        def work(clients: Clients) -> bool:
-            try:
-                self._put_new(clients, name, data)
-            except (AlreadyExistsError, PreconditionError) as error:
-                if failures.is_conflict(error):
-                    raise StoreUnreachableError(f"{self.url}: two writers created {key} at the same moment.") from error
-                return False
-            return True
-
         crashpoint("store.before_create")
-        made = self._run(f"create {key}", work)
+        made = self._run(f"create {key}", lambda clients: self._put_if(clients, name, data, ABSENT))
         crashpoint("store.after_create")
-        return made
+        return made is not None
 
-    def _put_new(self, clients: Clients, name: str, data: bytes) -> None:
+    def _put_if(self, clients: Clients, name: str, data: bytes, version: str) -> str | None:
+        """Write an object if it is still of that version. Returns the new version, or None if it is not."""
+        put = self._put_new if version == ABSENT else partial(self._put_over, version=version)
+        try:
+            return self._version(put(clients, name, data))
+        except (AlreadyExistsError, PreconditionError) as error:
+            if failures.is_conflict(error):
+                raise StoreUnreachableError(
+                    f"{self.url}: two writers wrote {from_key(name)} at the same moment."
+                ) from error
+            return None
+
+    def _put_new(self, clients: Clients, name: str, data: bytes) -> Any:
         large = len(data) > _LARGE_PUT
         if self._checksums:
             try:
-                obstore.put(
+                return obstore.put(
                     clients.bulk_create if large else clients.create, name, data, mode="create", use_multipart=False
                 )
-                return
             except BaseError as error:
                 if not failures.refuses_header(error):
                     raise
-        obstore.put(clients.bulk if large else clients.small, name, data, mode="create", use_multipart=False)
+        made = obstore.put(clients.bulk if large else clients.small, name, data, mode="create", use_multipart=False)
         self._checksums = False  # it was the checksum that the server did not want
+        return made
+
+    def _put_over(self, clients: Clients, name: str, data: bytes, version: str) -> Any:
+        put = partial(
+            obstore.put, clients.bulk if len(data) > _LARGE_PUT else clients.small, name, data, use_multipart=False
+        )
+        if self._conditions:
+            try:
+                expected: Any = {self._version_field: version}
+                return put(mode=expected)
+            except BaseError as error:
+                if not failures.refuses_header(error):
+                    raise
+        made = put()
+        self._conditions = False  # it was the condition that the server did not want
+        return made
+
+    @property
+    def _version_field(self) -> str:
+        return "version" if self.address.scheme == "gs" else "e_tag"
+
+    def _version(self, facts: Any) -> str:
+        return (self._conditions and facts[self._version_field]) or ANY
 
     def get(self, key: str) -> bytes:
         name = to_key(key)
@@ -136,7 +164,7 @@ class ObjectStore:
             found = self._run(f"stat {key}", lambda clients: obstore.head(clients.small, name))
         except ObjectMissingError:
             return None
-        return _stat(found)
+        return _stat(found, self._version(found))
 
     def list(self, prefix: str) -> list[Stat]:
         # The library lists whole directories only.
@@ -199,18 +227,34 @@ class ObjectStore:
     def fetch(self, files: Sequence[Fetching]) -> Sequence[str]:
         return self._transfers.each(self._fetch_one, files)
 
+    def replace(self, files: Sequence[Replacing]) -> Sequence[Replaced]:
+        return self._transfers.each(self._replace_one, files)
+
     def _send_one(self, file: Sending) -> str:
         name = to_key(file.key)
-        try:
+        with self._local_file(file):
             size = os.stat(file.path).st_size
             send = self._send_parts if size > 2 * self._options.part_bytes else self._send_whole
             digest = send(file, name, size)
+        crashpoint("store.file_sent")
+        return digest
+
+    def _replace_one(self, file: Replacing) -> Replaced:
+        with self._local_file(file):
+            size = os.stat(file.path).st_size
+            if file.version != ANY and size <= _LARGEST_REPLACED:
+                return self._replace_whole(file, size)
+        self._send_one(Sending(file.path, file.key))
+        return Replaced(True, ANY)
+
+    @contextmanager
+    def _local_file(self, file: Sending | Replacing) -> Iterator[None]:
+        try:
+            yield
         except FileNotFoundError as error:
             if isinstance(error, StorageError):
                 raise
             raise StorageError(f"{file.path}, which is to become {self.url}/{file.key}, is not there.") from error
-        crashpoint("store.file_sent")
-        return digest
 
     def _send_whole(self, file: Sending, name: str, size: int) -> str:
         with self._transfers.budget.take(size):
@@ -219,6 +263,20 @@ class ObjectStore:
             put = partial(obstore.put, path=name, file=data, use_multipart=False)
             self._move(f"send {file.key}", progress, lambda clients: put(clients.bulk))
             return digest_of(data)
+
+    def _replace_whole(self, file: Replacing, size: int) -> Replaced:
+        name = to_key(file.key)
+        with self._transfers.budget.take(size):
+            data = read_whole(file.path, size)
+            progress = Progress(self._options.stall_s)
+            version = self._move(
+                f"replace {file.key}", progress, lambda clients: self._put_if(clients, name, data, file.version)
+            )
+        if version is None:
+            found = self.stat(file.key)
+            return Replaced(False, ABSENT if found is None else found.version)
+        crashpoint("store.file_sent")
+        return Replaced(True, version)
 
     def _send_parts(self, file: Sending, name: str, size: int) -> str:
         part = self._options.part_bytes
@@ -401,8 +459,8 @@ class ObjectStore:
         return Clients(self.address, self._environ, self._options.timeout_s, self._options.stall_s)
 
 
-def _stat(entry: Any) -> Stat:
-    return Stat(key=from_key(entry["path"]), size=int(entry["size"]), modified=entry["last_modified"].timestamp())
+def _stat(entry: Any, version: str = ANY) -> Stat:
+    return Stat(from_key(entry["path"]), int(entry["size"]), entry["last_modified"].timestamp(), version)
 
 
 def _with_crashpoint(pieces: Iterable[bytes]) -> Iterator[bytes]:

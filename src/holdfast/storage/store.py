@@ -1,4 +1,4 @@
-"""What holdfast needs of a store of objects, whatever keeps them: nine verbs.
+"""What holdfast needs of a store of objects, whatever keeps them: ten verbs.
 
 Owns the `Store` protocol and what can be built on it alone. Must never know of S3 or of experiments. Keys are relative
 to the store's address, ``/`` separated, without a leading slash. Failures come in the classes of ``errors.py``
@@ -12,13 +12,23 @@ from typing import NamedTuple, Protocol
 
 import msgspec
 
+ABSENT = ""
+"""The version of an object that is not there."""
+
+ANY = "*"
+"""The version of objects in a store that knows no versions: whatever is there."""
+
 
 class Stat(msgspec.Struct, frozen=True):
-    """One object: its key, its size in bytes, when it was written (seconds since 1970, by the store's clock)."""
+    """One object: its key, its size in bytes, when it was written (seconds since 1970, by the store's clock).
+
+    ``version`` changes whenever the object is written with another content. Listings do not tell it.
+    """
 
     key: str
     size: int
     modified: float
+    version: str = ANY
 
 
 class Sending(NamedTuple):
@@ -26,6 +36,21 @@ class Sending(NamedTuple):
 
     path: str
     key: str
+
+
+class Replacing(NamedTuple):
+    """A local file that is to take the place of an object, if that is still the one that it was known to be."""
+
+    path: str
+    key: str
+    version: str
+
+
+class Replaced(NamedTuple):
+    """Whether an object was replaced, and the version that it has now."""
+
+    done: bool
+    version: str
 
 
 class Fetching(NamedTuple):
@@ -70,6 +95,16 @@ class Store(Protocol):
 
     def send(self, files: Sequence[Sending]) -> Sequence[str]:
         """Upload files, several at once. Returns the xxh3-128 hex digest of each one's bytes, as they were sent."""
+
+    def replace(self, files: Sequence[Replacing]) -> Sequence[Replaced]:
+        """Upload files over objects that nobody else has written meanwhile, several at once.
+
+        However late a request arrives: it changes nothing if somebody was faster. Two kinds are sent without that
+        condition: files that are too large for one request, and all where the store does not know conditions.
+
+        Returns:
+            What came of each. An unexpected version may be this very call's, if an answer was lost.
+        """
 
     def fetch(self, files: Sequence[Fetching]) -> Sequence[str]:
         """Download files, several at once. Returns the xxh3-128 hex digest of each one's bytes, as they arrived."""

@@ -20,12 +20,12 @@ from typing import Literal, NamedTuple, TypeVar
 import xxhash
 
 from holdfast.errors import ObjectMissingError, StoreDeniedError, StoreUnreachableError
-from holdfast.storage.store import Fetching, Sending, Stat
+from holdfast.storage.store import ABSENT, ANY, Fetching, Replaced, Replacing, Sending, Stat
 
-Verb = Literal["put", "create", "get", "stat", "list", "delete", "send", "fetch", "abort_stale"]
+Verb = Literal["put", "create", "get", "stat", "list", "delete", "send", "replace", "fetch", "abort_stale"]
 FaultKind = Literal["unreachable", "denied", "lost", "slow"]
 
-_WRITES = frozenset({"put", "create", "delete", "send"})
+_WRITES = frozenset({"put", "create", "delete", "send", "replace"})
 _T = TypeVar("_T")
 
 
@@ -71,13 +71,19 @@ class Fault:
     delay_s: float = 0.0
 
 
+class _Object(NamedTuple):
+    data: bytes
+    modified: float
+    version: str
+
+
 class MemoryStore:
     """A `holdfast.storage.store.Store` for tests.
 
     Attributes:
         requests: Everything it was asked, in order.
         faults: What goes wrong at present; add and remove as you like.
-        honours_create: False makes `create` write over what is there, as some stores do.
+        honours_create: False makes `create` and `replace` write over what is there, as some stores do.
     """
 
     def __init__(
@@ -96,7 +102,7 @@ class MemoryStore:
             seed: Of the faults that hit by chance.
             clock: The store's own clock.
             sleep: How slowness passes.
-            honours_create: Whether `create` keeps what is there.
+            honours_create: Whether `create` and `replace` keep what others have written.
         """
         self.requests: list[Request] = []
         self.faults: list[Fault] = []
@@ -105,7 +111,8 @@ class MemoryStore:
         self._random = random.Random(seed)
         self._clock = clock
         self._sleep = sleep
-        self._objects: dict[str, tuple[bytes, float]] = {}
+        self._objects: dict[str, _Object] = {}
+        self._writes = 0
         self._lock = threading.Lock()
 
     @property
@@ -117,7 +124,7 @@ class MemoryStore:
     def objects(self) -> dict[str, bytes]:
         """What is in the store, read without asking it."""
         with self._lock:
-            return {key: data for key, (data, _) in self._objects.items()}
+            return {key: found.data for key, found in self._objects.items()}
 
     def fail(self, fault: Fault) -> Fault:
         """Let something go wrong from now on; returns it, for removal from `faults`."""
@@ -149,14 +156,14 @@ class MemoryStore:
     def stat(self, key: str) -> Stat | None:
         def act() -> Stat | None:
             found = self._objects.get(key)
-            return None if found is None else Stat(key, len(found[0]), found[1])
+            return None if found is None else Stat(key, len(found.data), found.modified, found.version)
 
         return self._ask("stat", [key], act)
 
     def list(self, prefix: str) -> list[Stat]:
         def act() -> list[Stat]:
             found = sorted((key, value) for key, value in self._objects.items() if key.startswith(prefix))
-            return [Stat(key, len(data), modified) for key, (data, modified) in found]
+            return [Stat(key, len(value.data), value.modified) for key, value in found]
 
         return self._ask("list", [prefix], act)
 
@@ -181,6 +188,12 @@ class MemoryStore:
 
         return self._ask("send", [file.key for file in files], act)
 
+    def replace(self, files: Sequence[Replacing]) -> Sequence[Replaced]:
+        def act() -> list[Replaced]:
+            return [self._replace(*file) for file in files]
+
+        return self._ask("replace", [file.key for file in files], act)
+
     def fetch(self, files: Sequence[Fetching]) -> Sequence[str]:
         def act() -> list[str]:
             digests = []
@@ -201,12 +214,21 @@ class MemoryStore:
         """Nothing is held."""
 
     def _write(self, key: str, data: bytes) -> None:
-        self._objects[key] = (bytes(data), self._clock())
+        self._writes += 1
+        self._objects[key] = _Object(bytes(data), self._clock(), f"version {self._writes}")
+
+    def _replace(self, path: str, key: str, version: str) -> Replaced:
+        there = self._objects[key].version if key in self._objects else ABSENT
+        if self.honours_create and version not in (there, ANY):
+            return Replaced(False, there)
+        with open(path, "rb") as file:
+            self._write(key, file.read())
+        return Replaced(True, self._objects[key].version)
 
     def _read(self, key: str) -> bytes:
         if key not in self._objects:
             raise ObjectMissingError(f"There is no object {key} in {self._url}.")
-        return self._objects[key][0]
+        return self._objects[key].data
 
     def _ask(self, verb: Verb, keys: Sequence[str], act: Callable[[], _T]) -> _T:
         hits, delay_s = self._hits(verb, keys)
