@@ -26,32 +26,36 @@ def mine(tmp_path: Path) -> list[Sending]:
     return [Sending(str(tmp_path / "result.json"), KEY)]
 
 
+def nobody() -> bool:
+    return False
+
+
 def asked(store: MemoryStore) -> list[str]:
     return [request.verb for request in store.requests]
 
 
 def test_a_file_of_its_own_is_replaced_by_one_request(store: MemoryStore, mine: list[Sending]) -> None:
-    uploads = FencedUploads(store, lambda: False)
+    uploads = FencedUploads(store)
     for content in (b"one", b"two", b"three"):
         Path(mine[0].path).write_bytes(content)
-        assert uploads.send(mine)
+        assert uploads.send(mine, is_void=nobody)
         assert store.objects == {KEY: content}
     assert asked(store) == ["replace"] * 3
 
 
 def test_a_file_that_a_driver_before_it_has_written_is_replaced(store: MemoryStore, mine: list[Sending]) -> None:
     store.put(KEY, b"of the driver before")
-    assert FencedUploads(store, lambda: False).send(mine)
+    assert FencedUploads(store).send(mine, is_void=nobody)
     assert store.objects == {KEY: b"mine"}
 
 
 def test_an_answer_that_was_lost_is_no_rival(store: MemoryStore, mine: list[Sending]) -> None:
-    uploads = FencedUploads(store, lambda: False)
+    uploads = FencedUploads(store)
     store.fail(Fault("lost", ("replace",), times=1))
     with pytest.raises(StoreUnreachableError):
-        uploads.send(mine)
+        uploads.send(mine, is_void=nobody)
     Path(mine[0].path).write_bytes(b"mine, longer")
-    assert uploads.send(mine)
+    assert uploads.send(mine, is_void=nobody)
     assert store.objects == {KEY: b"mine, longer"}
 
 
@@ -71,12 +75,12 @@ class LateStore(MemoryStore):
 def test_an_upload_that_arrives_after_a_take_over_changes_nothing(mine: list[Sending], written_before: bool) -> None:
     """Its look at the fence had found nobody."""
     store = LateStore()
-    uploads = FencedUploads(store, lambda: store.overtaken)
+    uploads = FencedUploads(store)
     if written_before:
         store.overtaken = True
-        assert FencedUploads(store, lambda: False).send(mine)
+        assert uploads.send(mine, is_void=nobody)
         store.overtaken = False
-    assert not uploads.send(mine)
+    assert not uploads.send(mine, is_void=lambda: store.overtaken)
     assert store.objects == {KEY: b"theirs"}
 
 
@@ -91,12 +95,12 @@ def test_a_version_is_learnt_before_the_look_that_makes_it_count(store: MemorySt
             store.put(KEY, b"theirs")
         return found
 
-    assert not FencedUploads(store, is_void).send(mine)
+    assert not FencedUploads(store).send(mine, is_void=is_void)
     assert store.objects == {KEY: b"theirs"}
 
 
 def test_nothing_is_asked_when_there_is_nothing_to_send(store: MemoryStore) -> None:
-    assert FencedUploads(store, lambda: pytest.fail("looked")).send([])
+    assert FencedUploads(store).send([], is_void=lambda: pytest.fail("looked"))
     assert store.requests == []
 
 
@@ -107,7 +111,7 @@ def test_somebody_who_writes_the_same_file_all_the_time_is_named_not_fought(mine
             return super().replace(files)
 
     with pytest.raises(StorageError, match=r"result\.json is written by somebody else"):
-        FencedUploads(Contested(), lambda: False).send(mine)
+        FencedUploads(Contested()).send(mine, is_void=nobody)
 
 
 def test_few_versions_are_remembered(tmp_path: Path) -> None:
@@ -117,8 +121,9 @@ def test_few_versions_are_remembered(tmp_path: Path) -> None:
         def replace(self, files: Any) -> Any:
             return [Replaced(True, Replacing(*file).key) for file in files]
 
-    uploads = FencedUploads(Counting(), lambda: False)
-    assert uploads.send([Sending(str(tmp_path / "file"), str(number)) for number in range(REMEMBERED + 10)])
+    uploads = FencedUploads(Counting())
+    files = [Sending(str(tmp_path / "file"), str(number)) for number in range(REMEMBERED + 10)]
+    assert uploads.send(files, is_void=nobody)
     assert len(uploads._versions) == REMEMBERED
     assert "9" not in uploads._versions
     assert "10" in uploads._versions

@@ -14,14 +14,14 @@ import pytest
 from holdfast.config import SyncConfig
 from holdfast.controller import store_home
 from holdfast.controller.remote import SPEC, Remote
-from holdfast.controller.shipping import ShippedJournal
+from holdfast.controller.shipping import ObjectsFirst, ShippedJournal
 from holdfast.controller.spec import Root, store_value, write_callback_states
 from holdfast.controller.store_home import StoreHome
 from holdfast.core.state import State
 from holdfast.errors import JournalDamagedError, NotShippedError
 from holdfast.journal.shipper import Shipper, Trouble
 from holdfast.storage.address import parse
-from holdfast.storage.store import Sending
+from holdfast.storage.store import Replaced, Replacing
 from holdfast.testing.memory_store import Fault, MemoryStore
 
 DEADLINE_S = 20.0
@@ -107,7 +107,7 @@ def test_a_file_is_in_the_store_before_the_record_that_refers_to_it(
     opened.start()
     ship(opened, b"first")
     assert {"left-behind.pkl", "settings.pkl"} <= names_in(store)
-    store.fail(Fault("denied", ("send",), times=1))
+    store.fail(Fault("denied", ("replace",), times=1))
     key = store_value(opened.root, {1, 2}, "a/b")
     ship(opened, b"second")
     write_callback_states(opened.root, {"seen": 1})
@@ -116,8 +116,36 @@ def test_a_file_is_in_the_store_before_the_record_that_refers_to_it(
     ship(opened, b"fourth")
     assert {f"{key}.pkl", "callback-states.pkl"} <= names_in(store)
     assert store.get(".holdfast/objects/callback-states.pkl") == opened.root.callback_states_file.read_bytes()
-    sent = [request.key for request in store.requests if request.verb == "send" and request.outcome == "ok"]
+    sent = [request.key for request in store.requests if request.verb == "replace" and request.outcome == "ok"]
     assert sent.count(f".holdfast/objects/{key}.pkl") == 1
+
+
+class Late(MemoryStore):
+    """Delivers the first file after a successor has shipped a part and the same file."""
+
+    def __init__(self, late: bool) -> None:
+        super().__init__()
+        self.late = late
+
+    def replace(self, files: Sequence[Replacing]) -> Sequence[Replaced]:
+        if self.late:
+            self.late = False
+            self.put("part", b"of the successor")
+            self.put(files[0].key, b"of the successor")
+        return super().replace(files)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_what_callbacks_remember_never_replaces_what_a_successor_has_sent(tmp_path: Path, late: bool) -> None:
+    store = Late(late)
+    root = Root(tmp_path)
+    root.objects.mkdir(parents=True)
+    write_callback_states(root, {"seen": 1})
+    objects = ObjectsFirst(store, root)
+    objects.find_unsent()
+    assert objects.send_new(unless="part") == (not late)
+    own = root.callback_states_file.read_bytes()
+    assert store.get(".holdfast/objects/callback-states.pkl") == (b"of the successor" if late else own)
 
 
 def names_in(store: MemoryStore) -> set[str]:
@@ -170,9 +198,9 @@ class Stuck(MemoryStore):
         super().__init__()
         self.opened = threading.Event()
 
-    def send(self, files: Sequence[Sending]) -> Sequence[str]:
+    def replace(self, files: Sequence[Replacing]) -> Sequence[Replaced]:
         self.opened.wait(DEADLINE_S)
-        return super().send(files)
+        return super().replace(files)
 
 
 @pytest.mark.parametrize("store", [Stuck()])

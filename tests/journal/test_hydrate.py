@@ -335,7 +335,7 @@ def test_a_reader_uses_the_mirror_of_a_live_driver(lab: Lab) -> None:
 def test_whoever_may_only_read_can_look(lab: Lab) -> None:
     driver = lab.drive("one")
     driver.write(3)
-    lab.store.fail(Fault("denied", ("put", "create", "delete", "send")))
+    lab.store.fail(Fault("denied", ("put", "create", "delete", "send", "replace")))
     with lab.on("two"):
         current = remote_claim(lab.store)
         assert current is not None

@@ -28,16 +28,18 @@ class FencedUploads:
 
     Args:
         store: Where to.
-        is_void: Asks the store whether somebody else has taken over.
     """
 
-    def __init__(self, store: Store, is_void: Callable[[], bool]) -> None:
+    def __init__(self, store: Store) -> None:
         self._store = store
-        self._is_void = is_void
         self._versions: OrderedDict[str, str] = OrderedDict()
 
-    def send(self, files: Sequence[Sending]) -> bool:
+    def send(self, files: Sequence[Sending], *, is_void: Callable[[], bool]) -> bool:
         """Upload files.
+
+        Args:
+            files: Which ones.
+            is_void: Asks the store whether somebody else has taken over.
 
         Returns:
             False if somebody else has taken over. Nothing that they have written is changed.
@@ -49,7 +51,7 @@ class FencedUploads:
         while left:
             if rounds == ROUNDS:
                 raise StorageError(f"{self._store.url}/{left[0].key} is written by somebody else, again and again.")
-            if self._is_void():
+            if is_void():
                 return False
             left = self._replace(left)
             rounds += 1

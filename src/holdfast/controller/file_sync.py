@@ -57,10 +57,11 @@ class FileSync:
         is_void: Callable[[], bool] = lambda: False,
         also: Callable[[], None] = lambda: None,
     ) -> None:
-        self._uploads = FencedUploads(store, is_void)
+        self._uploads = FencedUploads(store)
         self._root = os.path.abspath(root)
         self._changed = changed
         self._period_s = period_s
+        self._is_void = is_void
         self._artifacts = artifacts
         self._also = also
         self._waiting: set[str] = set()
@@ -140,7 +141,7 @@ class FileSync:
         """Upload some files; False if somebody else writes them now."""
         try:
             files = [Sending(path, self._key(path)) for path in batch if os.path.isfile(path)]
-            if not self._uploads.send(files):
+            if not self._uploads.send(files, is_void=self._is_void):
                 return False
         except (StoreDeniedError, StoreUnreachableError):
             raise

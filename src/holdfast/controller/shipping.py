@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
 from holdfast.checkpoints.keeper import Delete, Job
+from holdfast.controller.fenced_uploads import FencedUploads
 from holdfast.controller.remote import OBJECTS
 from holdfast.controller.spec import Root
 from holdfast.errors import FencedError, OwnershipError, StorageError, StoreDeniedError, TuneError
@@ -214,6 +215,7 @@ class ObjectsFirst:
 
     def __init__(self, store: Store, root: Root) -> None:
         self._store = store
+        self._uploads = FencedUploads(store)
         self._root = root
         self._there: dict[str, tuple[int, int]] = {}  # as they were when the store was seen to have them
         self._unsent: set[str] = set()
@@ -229,10 +231,10 @@ class ObjectsFirst:
         with self._one_at_a_time:
             while new:
                 self._unsent.add(new.popleft())
-            if self._unsent and self._store.stat(unless) is None:
-                found = [(name, self._root.objects / name) for name in sorted(self._unsent)]
-                # One that somebody has removed must not keep everything else from being shipped.
-                self._store.send([Sending(str(path), f"{OBJECTS}/{name}") for name, path in found if path.is_file()])
+            found = [(name, self._root.objects / name) for name in sorted(self._unsent)]
+            # One that somebody has removed must not keep everything else from being shipped.
+            files = [Sending(str(path), f"{OBJECTS}/{name}") for name, path in found if path.is_file()]
+            if self._uploads.send(files, is_void=lambda: self._store.stat(unless) is not None):
                 self._unsent.clear()
             return not self._unsent
 
