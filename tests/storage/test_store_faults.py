@@ -12,7 +12,7 @@ import xxhash
 
 from holdfast.errors import ObjectMissingError, StoreDeniedError, StoreUnreachableError, UnsafeStoreError
 from holdfast.storage.probe import probe
-from holdfast.storage.store import Fetching, Sending, create_once
+from holdfast.storage.store import ABSENT, ANY, Fetching, Replaced, Replacing, Sending, create_once
 from servers.faults import Answer, Cut, DropAnswer, Throttle
 from servers.process import poll
 
@@ -61,6 +61,39 @@ def test_lost_answers_do_not_hide_a_store_that_overwrites(proxied: Callable[...,
     proxy.rule(DropAnswer(), method="PUT", times=3)
     with pytest.raises(UnsafeStoreError):
         probe(store)
+
+
+def replace(store: Any, path: Path, content: bytes, version: str) -> Replaced:
+    path.write_bytes(content)
+    [replaced] = store.replace([Replacing(str(path), "file", version)])
+    return Replaced(*replaced)
+
+
+@pytest.mark.parametrize("ending", ["close", "reset"])
+def test_a_lost_answer_to_a_replacement_is_told_as_an_unexpected_version(
+    proxied: Callable[..., Any], tmp_path: Path, ending: Any
+) -> None:
+    store, proxy = proxied()
+    version = replace(store, tmp_path / "file", b"one", ABSENT).version
+    rule = proxy.rule(DropAnswer(ending=ending), method="PUT", path="/file$", times=1)
+    done, found = replace(store, tmp_path / "file", b"two", version)
+    assert rule.hits == 1
+    assert (done, found) == (False, store.stat("file").version)
+    assert store.get("file") == b"two"
+    assert replace(store, tmp_path / "file", b"three", found).done
+
+
+def test_a_server_that_wants_no_condition_gets_none(proxied: Callable[..., Any], tmp_path: Path) -> None:
+    """Its files are as safe as the look before each upload, which is better than no files at all."""
+    store, proxy = proxied()
+    refusal = Answer(501, b"<Error><Code>NotImplemented</Code></Error>")
+    rule = proxy.rule(refusal, when=lambda request: "if-match" in request.headers)
+    version = replace(store, tmp_path / "file", b"one", ABSENT).version
+    assert replace(store, tmp_path / "file", b"two", version) == Replaced(True, ANY)
+    assert store.get("file") == b"two"
+    assert store.stat("file").version == ANY
+    assert replace(store, tmp_path / "file", b"three", ANY) == Replaced(True, ANY)
+    assert rule.hits == 1
 
 
 def test_two_writers_that_meet_are_sent_back(proxied: Callable[..., Any]) -> None:
