@@ -87,9 +87,9 @@ def test_a_time_limit_by_a_signal_handler_ends_every_trial(tmp_path):
             raise TimeIsUp
 
         signal.signal(signal.SIGALRM, end)
-        signal.setitimer(signal.ITIMER_REAL, 0.01 + 0.02 * random.random())
         step = 0
         try:
+            signal.setitimer(signal.ITIMER_REAL, 0.01 + 0.02 * random.random())
             while True:
                 step += 1
                 tune.report({"step": step})

@@ -138,6 +138,7 @@ def test_after_kill_9_in_the_middle_of_copies_nothing_is_lost_or_done_twice(driv
     driver.kill()
     before = Story(root).copies
     if moved:
+        (tmp_path / "elsewhere").mkdir()  # so that it is one rename
         shutil.move(root, tmp_path / "elsewhere" / "exp")
         root = tmp_path / "elsewhere" / "exp"
     grid = tune.Tuner.restore(str(root), climb).fit()

@@ -112,7 +112,7 @@ class Slow(Counter):
     def step(self):
         time.sleep(0.02)
         return super().step()
-tune.Tuner(Slow, param_space={"dir": str(DIR), "steps": 100}, run_config=config()).fit()
+tune.Tuner(Slow, param_space={"dir": str(DIR), "steps": 10**6}, run_config=config()).fit()
 """
     )
     running(driver, tmp_path, count=1, step=5)

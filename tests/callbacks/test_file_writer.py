@@ -13,6 +13,7 @@ import pytest
 
 from holdfast.callbacks.file_writer import FileWriter
 from holdfast.errors import InternalError
+from holdfast.storage.local import TEMP_PREFIX
 
 DEADLINE_S = 20.0
 
@@ -255,6 +256,18 @@ def test_a_writer_that_was_stopped_before_its_write_reaches_no_file_of_its_succe
     change(writer, str(path))
     assert writer.close()
     assert path.read_bytes() == b"theirs\n"
+
+
+def test_a_writer_that_was_stopped_with_its_temporary_file_open_writes_nothing_into_its_successors(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "params.json"
+    with open(tmp_path / f"{TEMP_PREFIX}params.json", "wb", buffering=0) as of_the_sleeper:
+        writer = FileWriter(linger_s=0.0)
+        writer.replace(str(path), b"{}")
+        assert writer.close()
+        of_the_sleeper.write(b"late, and longer")
+    assert path.read_bytes() == b"{}"
 
 
 def test_a_writer_that_is_void_leaves_no_temporary_file(tmp_path: Path) -> None:

@@ -19,6 +19,7 @@ from holdfast.controller.spec import Root, store_value, write_callback_states
 from holdfast.controller.store_home import StoreHome
 from holdfast.core.state import State
 from holdfast.errors import JournalDamagedError, NotShippedError
+from holdfast.journal import parts
 from holdfast.journal.shipper import Shipper, Trouble
 from holdfast.storage.address import parse
 from holdfast.storage.store import Replaced, Replacing
@@ -123,29 +124,30 @@ def test_a_file_is_in_the_store_before_the_record_that_refers_to_it(
 class Late(MemoryStore):
     """Delivers the first file after a successor has shipped a part and the same file."""
 
-    def __init__(self, late: bool) -> None:
+    def __init__(self, claim: int) -> None:
         super().__init__()
-        self.late = late
+        self.claim = claim
+        self.late = claim > 0
 
     def replace(self, files: Sequence[Replacing]) -> Sequence[Replaced]:
         if self.late:
             self.late = False
-            self.put("part", b"of the successor")
+            self.put(parts.part_key(self.claim), b"of the successor")
             self.put(files[0].key, b"of the successor")
         return super().replace(files)
 
 
-@pytest.mark.parametrize("late", [False, True])
-def test_what_callbacks_remember_never_replaces_what_a_successor_has_sent(tmp_path: Path, late: bool) -> None:
-    store = Late(late)
+@pytest.mark.parametrize("claim", [0, 4, 5], ids=["no successor", "the next part", "the one after a part of its own"])
+def test_what_callbacks_remember_never_replaces_what_a_successor_has_sent(tmp_path: Path, claim: int) -> None:
+    store = Late(claim)
     root = Root(tmp_path)
     root.objects.mkdir(parents=True)
     write_callback_states(root, {"seen": 1})
     objects = ObjectsFirst(store, root)
     objects.find_unsent()
-    assert objects.send_new(unless="part") == (not late)
+    assert objects.send_new(unless=parts.part_key(4)) == (not claim)
     own = root.callback_states_file.read_bytes()
-    assert store.get(".holdfast/objects/callback-states.pkl") == (b"of the successor" if late else own)
+    assert store.get(".holdfast/objects/callback-states.pkl") == (b"of the successor" if claim else own)
 
 
 def names_in(store: MemoryStore) -> set[str]:

@@ -250,8 +250,8 @@ class Lab:
             assert not odd, f"left in {folder.name}: {odd}"
         assert not [path for path in self.root.rglob("*") if path.is_socket()]
 
-    def check_no_process_left(self, within_s: float = 2.0) -> None:
-        """I7: nobody runs on."""
+    def check_no_process_left(self, within_s: float = DEADLINE_S) -> None:
+        """I7: nobody runs on. How soon they end is looked at by tests that have nothing else to do."""
         until(lambda: not self.processes(), lambda: f"still running: {self.processes()}", within_s)
 
 

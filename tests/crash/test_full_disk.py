@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 from experiments import Plan
@@ -46,13 +46,6 @@ def fill(disk: Path, leave: int = 0) -> Path:
     return filler
 
 
-def keep_filled(disk: Path, leave: int) -> None:
-    """Take what trials gave back meanwhile by deleting older checkpoints."""
-    facts = os.statvfs(disk)
-    with contextlib.suppress(OSError), open(disk / "somebody else's file", "ab", buffering=0) as file:
-        file.write(bytes(max(0, facts.f_bavail * facts.f_frsize - leave)))
-
-
 def is_full(disk: Path) -> bool:
     try:
         (disk / "probe").write_bytes(bytes(4096))
@@ -63,9 +56,18 @@ def is_full(disk: Path) -> bool:
     return False
 
 
+@pytest.fixture
+def hold(lab: Lab) -> Path:
+    """While this file exists, trials that are held go no further: nobody finishes before the disk is full."""
+    lab.folder.mkdir(parents=True, exist_ok=True)
+    path = lab.folder / "hold"
+    path.touch()
+    return path
+
+
 def at_work(lab: Lab, driver: Driver, reports: int) -> None:
-    goal = len(lab.acknowledged()) + reports
-    until(lambda: driver.ended or len(lab.acknowledged()) >= goal, lambda: driver.output)
+    """Wait until so many reports of all lives have been acknowledged."""
+    until(lambda: driver.ended or len(lab.acknowledged()) >= reports, lambda: driver.output)
     assert not driver.ended, driver.output
 
 
@@ -83,16 +85,23 @@ def stands_still(lab: Lab, driver: Driver, disk: Path, word: str) -> None:
 
 
 @pytest.mark.slow
-def test_an_experiment_whose_disk_is_filled_by_somebody_else_waits_and_goes_on(lab: Lab, disk: Path) -> None:
-    plan = Plan(trials=4, steps=40, every=4, keep=2, pause_s=0.01, bytes=50_000, max_failures=0)
+def test_an_experiment_whose_disk_is_filled_by_somebody_else_waits_and_goes_on(
+    lab: Lab, disk: Path, hold: Path
+) -> None:
+    plan = Plan(trials=4, steps=20, every=4, keep=2, bytes=50_000, max_failures=0, hold=str(hold), hold_at=7)
     driver = lab.start(plan)
+    at_work(lab, driver, 12)
     for _ in range(2):
-        at_work(lab, driver, 12)
         filler = fill(disk)
         assert is_full(disk)
+        hold.unlink()
         stands_still(lab, driver, disk, "space")
         lab.check_nothing_lost()
+        hold.touch()
+        seen = len(lab.acknowledged())
         filler.unlink()
+        at_work(lab, driver, seen + 1)  # what waited for space
+    hold.unlink()
     output = driver.must_finish()
     assert "No space left on device" in output
     state = lab.check_finished(plan)
@@ -101,18 +110,14 @@ def test_an_experiment_whose_disk_is_filled_by_somebody_else_waits_and_goes_on(l
 
 
 @pytest.mark.slow
-def test_a_trial_whose_checkpoint_does_not_fit_waits_inside_its_report(lab: Lab, disk: Path) -> None:
+def test_a_trial_whose_checkpoint_does_not_fit_waits_inside_its_report(lab: Lab, disk: Path, hold: Path) -> None:
     """The journal still fits, so the driver is well; the checkpoint is copied by us, so we can wait."""
-    plan = Plan(trials=2, steps=12, every=3, keep=1, bytes=1_500_000, max_failures=0, copied="always")
+    plan = Plan(trials=2, steps=12, every=3, keep=1, bytes=1_500_000, max_failures=0, copied="always", **held(hold))
     driver = lab.start(plan)
-    until(lambda: all_saved(lab, plan), lambda: driver.output)
+    until(lambda: all_committed(lab, plan), lambda: driver.output)
     filler = fill(disk, leave=LEAVE)
-
-    def both_wait() -> bool:
-        keep_filled(disk, LEAVE)
-        return driver.ended or driver.output.count("waiting for space to save") == 2
-
-    until(both_wait, lambda: driver.output)
+    hold.unlink()
+    until(lambda: driver.ended or driver.output.count("waiting for space to save") == 2, lambda: driver.output)
     lab.check_nothing_lost()
     filler.unlink()
     driver.must_finish()
@@ -121,51 +126,48 @@ def test_a_trial_whose_checkpoint_does_not_fit_waits_inside_its_report(lab: Lab,
 
 
 @pytest.mark.slow
-def test_a_trial_that_cannot_write_its_checkpoint_is_tried_again_without_hurry(lab: Lab, disk: Path) -> None:
+def test_a_trial_that_cannot_write_its_checkpoint_is_tried_again_without_hurry(
+    lab: Lab, disk: Path, hold: Path
+) -> None:
     """Its own write fails, so it ends; trying again at once would repeat the same steps for ever and fill the disk."""
-    plan = Plan(trials=2, steps=12, every=3, keep=1, bytes=1_500_000, max_failures=0, copied="never")
+    plan = Plan(trials=2, steps=12, every=3, keep=1, bytes=1_500_000, max_failures=0, copied="never", **held(hold))
     driver = lab.start(plan)
-    until(lambda: all_saved(lab, plan), lambda: driver.output)
+    until(lambda: all_committed(lab, plan), lambda: driver.output)
     filler = fill(disk, leave=LEAVE)
-    cuts: list[list[float]] = []
-
-    def tried_three_times() -> bool:
-        keep_filled(disk, LEAVE)
-        cuts[:] = full_disk_cuts(lab, plan)
-        return driver.ended or min(map(len, cuts)) >= 3
-
-    until(tried_three_times, lambda: driver.output)
+    hold.unlink()
+    until(lambda: driver.ended or min(map(len, full_disk_cuts(lab, plan))) >= 3, lambda: driver.output)
     lab.check_nothing_lost()
     filler.unlink()
     assert "No space left on device" in driver.must_finish()
     assert lab.check_finished(plan).total_failures == 0
-    for times in cuts:
+    for times in full_disk_cuts(lab, plan):
         assert times[2] - times[1] >= 1.0
 
 
+def held(hold: Path) -> dict[str, Any]:
+    """After the first checkpoint of each trial."""
+    return {"hold": str(hold), "hold_at": 4}
+
+
 def full_disk_cuts(lab: Lab, plan: Plan) -> list[list[float]]:
-    """When attempts of each trial were ended by the full disk, since it last saved."""
-    cuts: list[list[float]] = [[] for _ in range(plan.trials)]
-    for event in lab.history():
-        if isinstance(event, ev.CheckpointStaged):
-            cuts[event.n].clear()
-        elif isinstance(event, ev.AttemptInterrupted) and event.cause == ev.Cause.STORAGE:
-            cuts[event.n].append(event.at)
-    return cuts
+    """When attempts of each trial were ended by the full disk."""
+    cuts = [e for e in lab.history() if isinstance(e, ev.AttemptInterrupted) and e.cause == ev.Cause.STORAGE]
+    return [[event.at for event in cuts if event.n == n] for n in range(plan.trials)]
 
 
-def all_saved(lab: Lab, plan: Plan) -> bool:
-    return len({line.trial for line in lab.acknowledged() if line.saved}) == plan.trials
+def all_committed(lab: Lab, plan: Plan) -> bool:
+    return sum(isinstance(event, ev.CheckpointCommitted) for event in lab.history()) == plan.trials
 
 
 @pytest.mark.slow
 def test_a_driver_killed_on_a_full_disk_has_lost_nothing_and_the_next_one_says_what_is_missing(
-    lab: Lab, disk: Path
+    lab: Lab, disk: Path, hold: Path
 ) -> None:
-    plan = Plan(trials=4, steps=20, every=4, pause_s=0.01, bytes=50_000, max_failures=0)
+    plan = Plan(trials=4, steps=20, every=4, bytes=50_000, max_failures=0, hold=str(hold), hold_at=7)
     driver = lab.start(plan)
     at_work(lab, driver, 12)
     filler = fill(disk)
+    hold.unlink()
     stands_still(lab, driver, disk, "space")
     driver.kill()
     lab.check_no_process_left()

@@ -7,16 +7,30 @@ from __future__ import annotations
 
 import os
 import signal
+from pathlib import Path
 
+import msgspec
 import pytest
 from experiments import Plan
 from lab import Driver, Lab, driver_crash, kill, until
 
 from holdfast.core.state import Status
 
-PLAN = Plan(train="breeding", trials=3, steps=30, every=5, pause_s=0.02)
+PLAN = Plan(train="breeding", trials=3, steps=12, every=5, pause_s=0.02)
 AFTER_KILL_S = 2.0
 AFTER_END_S = 5.0
+
+
+@pytest.fixture
+def hold(lab: Lab) -> Path:
+    """Trials of a held plan go on from their first checkpoint when this file is gone."""
+    path = lab.folder / "hold"
+    path.touch()
+    return path
+
+
+def held(hold: Path) -> Plan:
+    return msgspec.structs.replace(PLAN, hold=str(hold), hold_at=7)
 
 
 def grandchildren(lab: Lab) -> set[int]:
@@ -33,11 +47,12 @@ def with_grandchildren(lab: Lab, driver: Driver, count: int = 6) -> None:
     assert not driver.ended, driver.output
 
 
-def test_after_kill_9_of_the_driver_everything_below_it_is_gone(lab: Lab) -> None:
-    driver = lab.start(PLAN)
+def test_after_kill_9_of_the_driver_everything_below_it_is_gone(lab: Lab, hold: Path) -> None:
+    driver = lab.start(held(hold))
     with_grandchildren(lab, driver)
     driver.kill()
     lab.check_no_process_left(AFTER_KILL_S)
+    hold.unlink()
     lab.run(PLAN).must_finish()
     lab.check_no_process_left(AFTER_END_S)
     lab.check_finished(PLAN)
@@ -48,13 +63,14 @@ def test_after_kill_9_of_the_driver_everything_below_it_is_gone(lab: Lab) -> Non
     ("number", "code"), [(signal.SIGINT, 0), (signal.SIGTERM, 143), (signal.SIGHUP, 129)], ids=["INT", "TERM", "HUP"]
 )
 def test_a_driver_that_is_asked_to_end_takes_everybody_along_and_loses_no_trial(
-    lab: Lab, number: signal.Signals, code: int
+    lab: Lab, hold: Path, number: signal.Signals, code: int
 ) -> None:
     """To the whole process group, as a terminal or a batch system does it."""
-    driver = lab.start(PLAN)
+    driver = lab.start(held(hold))
     with_grandchildren(lab, driver)
     until(lambda: any(line.saved for line in lab.acknowledged()), lambda: driver.output)
     os.killpg(driver.pid, number)
+    hold.unlink()
     assert driver.wait() == code, driver.output
     lab.check_no_process_left(AFTER_END_S)
     assert f'Tuner.restore("{lab.root}"' in driver.output
@@ -81,7 +97,7 @@ def test_an_impatient_person_at_the_keyboard_loses_no_trial(lab: Lab) -> None:
     with_grandchildren(lab, driver, count=3)
     for pid in [process.pid for process in lab.processes() if process.is_worker]:
         kill(pid, signal.SIGSTOP)
-    until(lambda: driver.ended or kill(driver.pid, signal.SIGINT), lambda: driver.output, step_s=0.2)
+    until(lambda: driver.ended or kill(driver.pid, signal.SIGINT), lambda: driver.output, step_s=2.0)
     assert driver.process.returncode == -signal.SIGINT, driver.output
     lab.check_no_process_left(AFTER_END_S)
     assert f'Tuner.restore("{lab.root}"' in driver.output
@@ -109,9 +125,9 @@ def test_a_failure_that_ends_the_experiment_takes_everybody_along(lab: Lab) -> N
 
 
 @pytest.mark.slow
-def test_what_survives_driver_and_nanny_is_ended_by_the_next_driver(lab: Lab) -> None:
+def test_what_survives_driver_and_nanny_is_ended_by_the_next_driver(lab: Lab, hold: Path) -> None:
     """Nobody is left who could end the daemons; the note of the last driver says what they are known by."""
-    driver = lab.start(PLAN)
+    driver = lab.start(held(hold))
     with_grandchildren(lab, driver)
     before = grandchildren(lab)
     (nanny,) = [process for process in lab.processes() if process.is_nanny]
@@ -121,6 +137,7 @@ def test_what_survives_driver_and_nanny_is_ended_by_the_next_driver(lab: Lab) ->
         kill(pid)
     driver.wait()
     assert grandchildren(lab), "this machine lets nobody survive: then there is nothing to test"
+    hold.unlink()
     lab.run(PLAN).must_finish()
     assert not before & grandchildren(lab)
     lab.check_no_process_left(AFTER_END_S)

@@ -75,8 +75,10 @@ def specimen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
     laboratory = Lab(tmp_path_factory.mktemp("specimen"))
     try:
         if request.param == "killed":
-            laboratory.run(PLAN, **driver_crash("journal.after_write:40"))
-            laboratory.run(PLAN, TUNE_GLOBAL_CHECKPOINT_S="0", **driver_crash("journal.after_write:60"))
+            plan = Plan(pause_s=0.003, cpus=1)  # one report is one write, so neither life comes to the end
+            first = laboratory.run(plan, **driver_crash("journal.after_write:40"))
+            second = laboratory.run(plan, TUNE_GLOBAL_CHECKPOINT_S="0", **driver_crash("journal.after_write:60"))
+            assert (first.process.returncode, second.process.returncode) == (-9, -9), first.output + second.output
         else:
             laboratory.run(PLAN).must_finish()
         laboratory.check_no_process_left()

@@ -43,7 +43,8 @@ def decisions(history: list[ev.AnyEvent]) -> Decisions:
         elif isinstance(event, ev.TrialTerminated):
             found.reasons[event.n] = event.reason
         elif isinstance(event, ev.CheckpointsDropped):
-            found.dropped.setdefault(event.n, []).extend(event.indexes)
+            # In whatever order: one that an attempt had started from is kept a little longer.
+            found.dropped[event.n] = sorted([*found.dropped.get(event.n, []), *event.indexes])
     return found
 
 

@@ -12,7 +12,7 @@ from lab import Driver, Lab, kill, until
 from holdfast.cli.copy import copy_experiment
 from holdfast.trainable.ahead import SpoolFolder
 
-SPRINT = Plan(trials=2, steps=6000, every=2000, pause_s=0.0, sprints=True)
+SPRINT = Plan(trials=2, steps=12_000, every=4000, pause_s=0.0, sprints=True)
 
 
 def under_way(lab: Lab, driver: Driver, reports: int = 200) -> None:

@@ -27,9 +27,8 @@ def release(lab: Lab) -> None:
 
 
 def started(lab: Lab, driver: Driver, reports: int = 10) -> None:
-    """Wait until the driver has acknowledged some reports."""
-    goal = len(lab.acknowledged()) + reports
-    until(lambda: driver.ended or len(lab.acknowledged()) >= goal, lambda: driver.output)
+    """Wait until the first driver of an experiment has acknowledged some reports."""
+    until(lambda: driver.ended or len(lab.acknowledged()) >= reports, lambda: driver.output)
     assert not driver.ended, driver.output
 
 

@@ -93,6 +93,17 @@ def test_a_worker_that_closes_its_socket_is_ended(drive: Drive, monkeypatch: pyt
     assert "closed its connection" in end.detail
 
 
+def test_a_death_that_the_nanny_tells_late_is_told_as_what_it_was(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The driver has given up waiting for a word about the worker whose connection had ended."""
+    monkeypatch.setattr(crew, "SILENT_S", 0.0)
+    driver = drive()
+    end = driver.ran(0, "report()\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(1000)")
+    assert isinstance(end, Died)
+    assert end.cause == Cause.PREEMPTED
+
+
 def test_the_last_lines_of_output_come_with_the_death(drive: Drive) -> None:
     driver = drive()
     driver.ran(0, "report()\nprint('of another trial')")

@@ -86,7 +86,10 @@ def test_max_trials_per_worker_is_kept(drive: Drive) -> None:
     assert pids[0] == pids[1] != pids[2] == pids[3] != pids[4]
 
 
-def test_a_worker_whose_halt_needed_a_signal_is_replaced_although_it_unwound(drive: Drive) -> None:
+def test_a_worker_whose_halt_needed_a_signal_is_replaced_although_it_unwound(
+    drive: Drive, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crew, "TERM_S", 60.0)
     driver = drive()
     code = """
         def raise_stop(*_):
@@ -115,7 +118,8 @@ def test_a_worker_that_ignores_everything_is_killed_after_its_grace(
     assert gone([driver.pid_of(0)])
 
 
-def test_exit_functions_of_user_code_run_when_a_worker_retires(drive: Drive) -> None:
+def test_exit_functions_of_user_code_run_when_a_worker_retires(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(crew, "EXIT_S", 60.0)
     driver = drive(max_trials_per_worker=1)
     code = "report()\nimport atexit\natexit.register(lambda: os.write(1, b'tidied up\\n'))"
     driver.ran(0, code)

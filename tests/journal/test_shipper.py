@@ -269,6 +269,7 @@ def test_an_answer_lost_before_a_take_over_does_not_hide_it(tmp_path: Path, monk
     for _ in range(40):
         new.write()
     assert parts.part_key(2) not in lab.store.objects
+    assert old.shipper.is_overtaken()
     lab.promised = old.history  # what it says next is true, and old
     old.append()
     old.journal.sync()

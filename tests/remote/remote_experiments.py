@@ -51,10 +51,13 @@ class RemotePlan(experiments.Plan, kw_only=True):
     merging: int = 0  # so many parts become one object, and as many of the newest stay single
     anew: bool = False  # do not restore what is there
     restore_only: bool = False  # do not begin the experiment if it is not there
+    slow: str = ""  # while this file exists, each step takes much longer
     fits: int = 1  # call fit() so often if it raises
 
 
 # --- what trials do
+
+SLOW_S = 0.3
 
 
 def acknowledge(step: int, state: str, token: str, saved: bool) -> None:
@@ -88,7 +91,7 @@ def chain(config: dict[str, Any]) -> None:
     for step in range(start + 1, config["steps"] + 1):
         while config["hold"] and step >= config["hold_at"] and os.path.exists(config["hold"]):
             time.sleep(0.01)
-        time.sleep(config["pause_s"])
+        time.sleep(SLOW_S if config["slow"] and os.path.exists(config["slow"]) else config["pause_s"])
         state = experiments.next_hash(state, step)
         step_once(config, step, state)
 
@@ -110,6 +113,7 @@ def make_tuner(url: str, plan: RemotePlan) -> tune.Tuner:
             "every": plan.every,
             "pause_s": plan.pause_s,
             "bytes": plan.bytes,
+            "slow": plan.slow,
             "hold": plan.hold,
             "hold_at": plan.hold_at,
         },

@@ -28,7 +28,7 @@ from holdfast.controller.opening import open_state
 from holdfast.controller.remote import remote_of
 from holdfast.controller.spec import Root, read_spec
 from holdfast.core import events as ev
-from holdfast.core.state import State, Stored
+from holdfast.core.state import Stored
 from holdfast.journal import parts
 from holdfast.journal.hydrate import hydrate
 from holdfast.journal.reader import read_journal
@@ -185,8 +185,12 @@ class RemoteLab(Lab):
 
     # --- the invariants
 
-    def check_stored(self, state: State | None = None) -> None:
-        """The store has everything that the finished experiment claims, whole, and nothing that it does not know."""
+    def check_stored(self, *, late_uploads: bool = False) -> None:
+        """The store has everything that the finished experiment claims, whole, and nothing that it does not know.
+
+        With ``late_uploads`` there may be files of checkpoints that were given up: a driver that was asleep had sent
+        them, and may not have had the time to remove them when it found out that it was fenced.
+        """
         self._copies += 1
         root = self.folder / f"copy-{self._copies}"
         hydrate(self.store, root)
@@ -206,6 +210,9 @@ class RemoteLab(Lab):
         assert not extra, f"{sorted(extra)}\n" + "\n".join(story_of(history, t.n) for t in stored.trials)
         checkpoint_files = [key for key in self.keys() if "/checkpoint_" in key and not key.endswith(MANIFEST)]
         alone = [key for key in checkpoint_files if not key.startswith(tuple(f"{name}/" for name in expected))]
+        if late_uploads:
+            given_up = [key.removesuffix(MANIFEST) for key in self.keys() if key.endswith(MANIFEST)]
+            alone = [key for key in alone if not key.startswith(tuple(given_up))]
         assert not alone, f"files of no checkpoint: {alone}"
 
     def check_stored_rows(self, folder: str, rows: list[dict[str, Any]]) -> None:
@@ -214,6 +221,11 @@ class RemoteLab(Lab):
         assert [msgspec.json.decode(line)["token"] for line in lines] == [row["token"] for row in rows]
         table = self.store.get(f"{folder}/progress.csv").decode().splitlines()
         assert len(table) == len(rows) + 1
+
+    def last_part_at(self) -> float:
+        """When the newest part was made, by its driver's clock."""
+        found = [key for key in self.keys(parts.PREFIX) if parts.parse_key(key)]
+        return parts.decode_parts(self.store.get(found[-1]), found[-1])[-1].header.at
 
     def check_lost_little(self, killed_at: float, history: Iterable[ev.AnyEvent], window_s: float) -> int:
         """Of what was acknowledged only the last moments may be missing; returns how many reports are."""

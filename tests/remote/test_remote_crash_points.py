@@ -13,8 +13,17 @@ from holdfast.core import events as ev
 PLAN = RemotePlan(trials=2, steps=8, every=2, keep=1, pause_s=0.02, max_failures=0, merging=4)
 
 
-LONG = RemotePlan(trials=2, steps=45, every=3, keep=1, pause_s=0.02, max_failures=0, merging=4)
-"""Not at its end when many drivers have died."""
+@pytest.fixture
+def long(lab: RemoteLab) -> RemotePlan:
+    """Not at its end when many drivers have died: slow while ``lab.folder/slow`` exists."""
+    (lab.folder / "slow").touch()
+    slow = str(lab.folder / "slow")
+    return RemotePlan(trials=2, steps=45, every=3, keep=1, pause_s=0.02, max_failures=0, merging=4, slow=slow)
+
+
+def finish(lab: RemoteLab, plan: RemotePlan, machine: str) -> None:
+    (lab.folder / "slow").unlink()
+    lab.run(plan, machine).must_finish()
 
 
 def forget_lost(lab: RemoteLab) -> None:
@@ -32,11 +41,11 @@ def check(lab: RemoteLab, plan: RemotePlan = PLAN) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("lost", [False, True], ids=["its machine stays", "its machine is lost"])
-def test_a_driver_that_dies_here_is_continued_by_the_next(lab: RemoteLab, lost: bool) -> None:
+def test_a_driver_that_dies_here_is_continued_by_the_next(lab: RemoteLab, long: RemotePlan, lost: bool) -> None:
     """One experiment, whose drivers die at one place after the other."""
     past: list[ev.AnyEvent] = []
     for life, point in enumerate(RUNNING_POINTS[::2] if lost else RUNNING_POINTS):
-        driver = lab.run(LONG, f"m{life}" if lost else "a", HOLDFAST_CRASH=point)
+        driver = lab.run(long, f"m{life}" if lost else "a", HOLDFAST_CRASH=point)
         assert driver.process.returncode == -9, f"{point}: {driver.output}"
         lab.check_no_process_left()
         lab.check_nothing_lost()
@@ -48,48 +57,50 @@ def test_a_driver_that_dies_here_is_continued_by_the_next(lab: RemoteLab, lost: 
         if lost:
             lab.lose(f"m{life}")
             forget_lost(lab)
-    lab.run(LONG, "last" if lost else "a").must_finish()
+    finish(lab, long, "last" if lost else "a")
     assert lab.history()[: len(past)] == past
-    check(lab, LONG)
+    check(lab, long)
 
 
-def begun(lab: RemoteLab) -> list[ev.AnyEvent]:
+def begun(lab: RemoteLab, plan: RemotePlan) -> list[ev.AnyEvent]:
     """An experiment whose trials are in the middle, with checkpoints in the store; its driver is dead."""
-    assert lab.run(LONG, "a", HOLDFAST_CRASH="O3.after:4").process.returncode == -9
+    assert lab.run(plan, "a", HOLDFAST_CRASH="O3.after:4").process.returncode == -9
     lab.check_no_process_left()
     forget_lost(lab)
     return lab.stored_history()
 
 
 @pytest.mark.slow
-def test_drivers_that_die_while_they_open_the_experiment_elsewhere_change_nothing(lab: RemoteLab) -> None:
+def test_drivers_that_die_while_they_open_the_experiment_elsewhere_change_nothing(
+    lab: RemoteLab, long: RemotePlan
+) -> None:
     """At each place in turn, and one after the other on the same machine."""
-    before = begun(lab)
+    before = begun(lab, long)
     for point in OPENING_POINTS:
-        driver = lab.run(LONG, "b", HOLDFAST_CRASH=point)
+        driver = lab.run(long, "b", HOLDFAST_CRASH=point)
         assert driver.process.returncode == -9, f"{point}: {driver.output}"
         if point != "fetch.before_rename":
             lab.lose("b")  # or there would be nothing to hydrate
         assert lab.stored_history()[: len(before)] == before
     forget_lost(lab)
-    lab.run(LONG, "b").must_finish()
-    check(lab, LONG)
+    finish(lab, long, "b")
+    check(lab, long)
 
 
 @pytest.mark.slow
-def test_a_driver_that_dies_while_its_mirror_catches_up_changes_nothing(lab: RemoteLab) -> None:
-    begun(lab)
-    other = lab.run(LONG, "b", HOLDFAST_CRASH="O3.after:3")
+def test_a_driver_that_dies_while_its_mirror_catches_up_changes_nothing(lab: RemoteLab, long: RemotePlan) -> None:
+    begun(lab, long)
+    other = lab.run(long, "b", HOLDFAST_CRASH="O3.after:3")
     assert other.process.returncode == -9, other.output
     forget_lost(lab)
     before = lab.stored_history()
     for point in CATCHING_UP_POINTS:
-        driver = lab.run(LONG, "a", HOLDFAST_CRASH=point)
+        driver = lab.run(long, "a", HOLDFAST_CRASH=point)
         assert driver.process.returncode == -9, f"{point}: {driver.output}"
         assert lab.stored_history() == before
-    lab.run(LONG, "a").must_finish()
+    finish(lab, long, "a")
     assert lab.history()[: len(before)] == before
-    check(lab, LONG)
+    check(lab, long)
 
 
 @pytest.mark.parametrize("point", mostly_slow(AGENT_POINTS, "store.after_create:5"))

@@ -132,7 +132,7 @@ def test_a_driver_that_slept_through_a_take_over_elsewhere_ends_as_fenced(lab: R
     assert writers == sorted(writers), "a part of the old driver came after the take-over"
     forget_void(lab)
     lab.check_finished(plan)
-    lab.check_stored()
+    lab.check_stored(late_uploads=True)
 
 
 @pytest.mark.slow
@@ -166,7 +166,7 @@ def test_a_result_file_that_arrives_after_a_take_over_replaces_nothing(
     lab.on("b")
     forget_void(lab)
     lab.check_finished(plan)
-    lab.check_stored()
+    lab.check_stored(late_uploads=True)
 
 
 def forget_void(lab: RemoteLab) -> None:
@@ -253,11 +253,14 @@ def test_of_four_simultaneous_restores_exactly_one_proceeds(lab: RemoteLab, plac
 @pytest.mark.slow
 def test_of_two_machines_that_begin_the_same_experiment_one_does(lab: RemoteLab) -> None:
     """And what it has begun is what is stored: a third machine goes on with the same seed, names and code."""
-    gate = lab.folder / "gate"
-    plan = RemotePlan(trials=2, steps=6, every=2, seed=None, gate=str(gate))
+    gate, hold = lab.folder / "gate", lab.folder / "hold"
+    hold.touch()  # nobody finishes before both have tried
+    plan = RemotePlan(trials=2, steps=6, every=2, seed=None, gate=str(gate), hold=str(hold), hold_at=3)
     drivers = [lab.start(plan, machine) for machine in ("a", "b")]
     until(lambda: all(driver.ended or "ready" in driver.output for driver in drivers), "not everybody gets ready")
     gate.touch()
+    until(lambda: any(driver.ended for driver in drivers), lambda: "".join(driver.output for driver in drivers))
+    hold.unlink()
     codes = [driver.wait() for driver in drivers]
     story = "\n".join(driver.output for driver in drivers)
     assert sorted(codes) == [0, 1], story

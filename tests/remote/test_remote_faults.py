@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from remote_lab import RemoteLab, mostly_slow_pairs
 
 from holdfast.core import events as ev
 from holdfast.journal import parts
-from servers.fault_proxy import Answer, Cut, Delay, DropAnswer, FaultProxy, Throttle
+from servers.fault_proxy import Answer, Cut, Delay, DropAnswer, FaultProxy, Hold, Throttle
 
 PLAN = RemotePlan(trials=2, steps=8, every=2, pause_s=0.02, keep=2, max_failures=0)
 WHAT = {"parts": "/parts/0", "manifests": "_manifest.json", "spec": "/spec.json"}
@@ -105,9 +106,13 @@ def replaced(history: list[ev.AnyEvent]) -> list[int]:
 @pytest.mark.slow
 def test_a_newer_checkpoint_replaces_one_that_waits_for_a_slow_store(proxied: tuple[RemoteLab, FaultProxy]) -> None:
     lab, proxy = proxied
-    proxy.rule(Delay(0.5), method="PUT", path="weights.bin")
+    late = threading.Event()
+    proxy.rule(Hold(late), method="PUT", path="weights.bin")
     plan = RemotePlan(trials=1, steps=30, every=1, pause_s=0.02, keep=1, max_failures=0)
-    lab.start(plan).must_finish()
+    driver = lab.start(plan)
+    until(lambda: driver.ended or len(lab.acknowledged()) == 30, lambda: driver.output)
+    late.set()
+    driver.must_finish()
     history = check(lab, plan)
     assert replaced(history), "no checkpoint was replaced by a newer one"
     assert staged_at_once(history) <= 4

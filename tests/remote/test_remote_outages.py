@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -21,7 +22,7 @@ from servers.fault_proxy import Answer, Delay, FaultProxy
 from servers.install import Unavailable
 from servers.seaweedfs import SeaweedFS
 
-HURRY = {"denied_s": 1.0, "store_timeout_s": 0.5, "grace_s": 1.0, "last_words_s": 0.5, "reply_s": 0.2}
+HURRY = {"denied_s": 1.0, "store_timeout_s": 3.0, "grace_s": 1.0, "last_words_s": 0.5, "reply_s": 0.2}
 
 
 @pytest.fixture
@@ -65,8 +66,9 @@ def test_a_server_that_is_gone_for_a_while_stops_nobody(
     driver = lab.start(plan)
     lab.started(driver, reports=4)
     own_server.stop()
+    acknowledged = len(lab.acknowledged())
     (lab.folder / "hold").unlink()
-    lab.started(driver, reports=10)
+    until(lambda: len(lab.acknowledged()) >= acknowledged + 10 or driver.ended, lambda: driver.output)
     own_server.start()
     driver.must_finish()
     check_in_order(lab, plan)
@@ -91,7 +93,7 @@ def test_a_network_that_is_gone_for_a_while_is_waited_for(proxied: tuple[RemoteL
 
 def test_trouble_is_told_while_it_lasts(proxied: tuple[RemoteLab, FaultProxy]) -> None:
     lab, proxy = proxied
-    plan = saving(lab, steps=16, every=4, pause_s=0.05, keep=None, max_failures=-1, store_timeout_s=0.3)
+    plan = saving(lab, steps=16, every=4, pause_s=0.05, keep=None, max_failures=-1, store_timeout_s=3.0)
     driver = lab.start(plan)
     lab.started(driver, reports=4)
     with proxy.outage():
@@ -154,11 +156,11 @@ def test_an_agent_that_is_killed_with_uploads_under_way_is_replaced(proxied: tup
 @pytest.mark.slow
 def test_an_agent_that_hangs_is_replaced(lab: RemoteLab) -> None:
     """Its driver asks it whether it lives, every ten seconds in real life."""
-    plan = saving(lab, steps=16, every=2, pause_s=0.05, keep=None, agent_ping_s=0.2)
+    plan = saving(lab, steps=16, every=2, pause_s=0.05, keep=None, agent_ping_s=1.0)
     driver = lab.start(plan)
     lab.started(driver, reports=4)
-    (agent,) = lab.agents()
-    kill(agent.pid, signal.SIGSTOP)
+    until(lambda: len(lab.agents()) == 1, "the agent is not there")
+    kill(lab.agents()[0].pid, signal.SIGSTOP)
     (lab.folder / "hold").unlink()
     driver.must_finish()
     check_in_order(lab, plan)
@@ -235,7 +237,7 @@ def test_a_store_that_takes_no_checkpoints_ends_the_run_in_order(proxied: tuple[
 def test_result_files_that_cannot_be_uploaded_are_no_success(proxied: tuple[RemoteLab, FaultProxy]) -> None:
     lab, proxy = proxied
     proxy.rule(Answer(403, b"<Error><Code>AccessDenied</Code></Error>"), method="PUT", path="/result.json")
-    plan = RemotePlan(trials=2, steps=4, every=2, max_failures=0, sync_timeout=1.0, **HURRY)
+    plan = RemotePlan(trials=2, steps=4, every=2, max_failures=0, sync_timeout=5.0, **HURRY)
     output = must_not_claim(lab, lab.run(plan))
     assert "result files" in output.splitlines()[-1]
     proxy.clear()
@@ -265,7 +267,7 @@ def test_with_durability_sync_a_store_that_stays_away_ends_the_run_too(proxied: 
 @pytest.mark.slow
 def test_ctrl_c_during_an_outage_does_not_wait_for_ever(proxied: tuple[RemoteLab, FaultProxy]) -> None:
     lab, proxy = proxied
-    plan = RemotePlan(trials=2, steps=200, every=2, pause_s=0.03, max_failures=0, grace_s=1.0, store_timeout_s=0.5)
+    plan = RemotePlan(trials=2, steps=200, every=2, pause_s=0.03, max_failures=0, grace_s=1.0, store_timeout_s=3.0)
     driver = lab.start(plan)
     lab.started(driver, reports=4, saved=1)
     proxy.down()
@@ -301,7 +303,7 @@ def test_a_second_signal_ends_the_wait_of_a_finished_experiment_for_a_dead_store
     driver.process.send_signal(number)
     time.sleep(1.1)  # signals that come together are one
     assert not driver.ended, driver.output
-    driver.process.send_signal(number)
+    insist(driver, number)
     check_said_what_is_missing(lab, driver, number, ["checkpoints"] if saves else [])
     proxy.up()
     ship(lab)
@@ -322,9 +324,17 @@ def test_a_second_signal_ends_the_wait_of_an_interrupted_experiment_for_a_dead_s
     until(lambda: ended_attempts(lab) == 2 or driver.ended, lambda: driver.output)
     time.sleep(1.1)
     assert not driver.ended, driver.output
-    driver.process.send_signal(number)
+    insist(driver, number)
     check_said_what_is_missing(lab, driver, number, ["checkpoints"])
     proxy.up()
+
+
+def insist(driver: Driver, number: signal.Signals) -> None:
+    """Signal once more, and again if the driver was so busy that two signals were one."""
+    while not driver.ended:
+        driver.process.send_signal(number)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            driver.process.wait(10.0)
 
 
 def ended_attempts(lab: RemoteLab) -> int:
@@ -344,10 +354,13 @@ def check_said_what_is_missing(lab: RemoteLab, driver: Driver, number: signal.Si
 def test_a_claim_that_fails_for_the_store_s_sake_can_be_repeated_by_the_same_process(
     proxied: tuple[RemoteLab, FaultProxy],
 ) -> None:
-    """As in a notebook, where the process stays. The first fit() finds the store closed, the second one does not."""
+    """As in a notebook, where the process stays. The first fit() finds the store closed, a later one does not.
+
+    A refusal is asked about once more if credentials were not just read, so two refusals are one failure or two.
+    """
     lab, proxy = proxied
-    rule = proxy.rule(Answer(403, b"<Error><Code>AccessDenied</Code></Error>"), method="PUT", path="/parts/", times=1)
-    plan = RemotePlan(trials=2, steps=4, every=2, store_timeout_s=0.5, fits=2)
+    rule = proxy.rule(Answer(403, b"<Error><Code>AccessDenied</Code></Error>"), method="PUT", path="/parts/", times=2)
+    plan = RemotePlan(trials=2, steps=4, every=2, fits=3)
     driver = lab.run(plan)
     assert rule.hits
     assert "StoreDeniedError" in driver.output

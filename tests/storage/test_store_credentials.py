@@ -158,4 +158,4 @@ def test_a_bucket_may_be_part_of_the_host(opened: Any, monkeypatch: pytest.Monke
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "secret")
     url = "s3://bucket/x?endpoint_url=http://no-such-host.invalid&path_style=false"
     with pytest.raises(StoreUnreachableError, match=r"http://bucket\.no-such-host\.invalid/"):
-        opened(url, options=StoreOptions(timeout_s=0.5)).list("")
+        opened(url, options=StoreOptions(timeout_s=3.0)).list("")

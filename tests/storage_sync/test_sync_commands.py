@@ -116,7 +116,7 @@ def test_a_hanging_command_is_killed_with_all_it_has_started(tmp_path: Path) -> 
 
 def test_a_hanging_command_is_killed_even_if_nobody_waits(tmp_path: Path) -> None:
     pid_file = tmp_path / "pid"
-    syncer = CommandSyncer(SLEEP.format(pid=pid_file), sync_timeout=2)
+    syncer = CommandSyncer(SLEEP.format(pid=pid_file), sync_timeout=10)
     syncer.sync_up("/from", "box:/to")
     child = written_pid(pid_file)
     until(lambda: not is_alive(child), "the end of the command's child")

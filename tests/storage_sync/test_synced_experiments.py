@@ -19,6 +19,7 @@ from synced import EPOCHS, HELD, SYNCERS, Plain, check_copy, train, tuner
 import holdfast as tune
 from holdfast.controller.spec import Root
 from holdfast.controller.synced_home import SyncedHome
+from holdfast.core.policies import Rules
 from holdfast.core.state import State
 from holdfast.errors import ExperimentExistsError, ExperimentLockedError, InvalidInputError, NotShippedError
 from holdfast.journal import epoch
@@ -38,8 +39,13 @@ def here(tmp_path: Path) -> Path:
 
 
 def lose(here: Path) -> None:
-    """The machine is gone with its disk."""
-    shutil.rmtree(here)
+    """The machine is gone with its disk; a copy that its driver had begun may write there a little longer."""
+
+    def gone() -> bool:
+        shutil.rmtree(here, ignore_errors=True)
+        return not here.exists()
+
+    until(gone, "somebody writes there still")
 
 
 def restored(remote: Path, syncer: Any, **options: Any) -> tune.Tuner:
@@ -124,7 +130,8 @@ def test_obsolete_checkpoints_do_not_ask_for_copies_between_the_periods_either(r
         sync={"sync_on_checkpoint": False},
         checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
     ).fit()
-    assert syncer.rounds(remote) <= 6  # before the first trial, for deletions after the last one, at the end
+    # Before the first trial, for the deletions after each commit that was open when it ended, and at the end.
+    assert syncer.rounds(remote) <= 3 + Rules().max_uncommitted
     assert [path.name for path in Path(result.path).glob("checkpoint_*")] == [f"checkpoint_{epochs - 1:06d}"]
     assert checkpoints_in(remote) == {f"{Path(result.path).name}/checkpoint_{epochs - 1:06d}"}
 
@@ -181,7 +188,7 @@ def test_a_report_that_waits_for_a_copy_that_never_succeeds_ends_the_run_in_orde
         tuner(
             str(remote.parent),
             DiesInTheMiddle(mark),
-            sync={"sync_timeout": 1.0},
+            sync={"sync_timeout": 5.0},
             checkpoint_config=tune.CheckpointConfig(wait_for_commit=True),
             failure_config=tune.FailureConfig(grace_s=1.0),
         ).fit()
@@ -233,7 +240,7 @@ def test_a_checkpoint_is_not_deleted_before_the_one_that_takes_its_place_was_cop
             DiesInTheMiddle(mark),
             trainable=loses_the_line,
             space={"remote": str(remote), "mark": str(mark)},
-            sync={"sync_timeout": 2.0},
+            sync={"sync_timeout": 5.0},
             checkpoint_config=tune.CheckpointConfig(num_to_keep=1),
         ).fit()
     assert {name[-1] for name in checkpoints_in(remote)} == {"0"}
@@ -314,7 +321,7 @@ def test_a_copy_that_fails_at_the_end_is_an_error_that_says_what_to_do(
     remote: Path, here: Path, tmp_path: Path
 ) -> None:
     syncer = DiesInTheMiddle(tmp_path / "mark")
-    config = tune.SyncConfig(upload_dir=str(remote.parent), syncer=syncer, sync_timeout=3)
+    config = tune.SyncConfig(upload_dir=str(remote.parent), syncer=syncer, sync_timeout=5)
     broken = tune.Tuner(
         breaks_the_line,
         param_space={"mark": str(syncer.mark)},

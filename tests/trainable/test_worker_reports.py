@@ -144,7 +144,7 @@ def test_a_thread_left_by_an_earlier_trial_cannot_report_into_the_next(driver: S
         if config["first"]:
 
             def linger() -> None:
-                until(lambda: session.current() is not None and session.current().run.n == 1, "second trial")
+                until(lambda: (now := session.current()) is not None and now.run.n == 1, "second trial")
                 try:
                     report({"stray": 1})
                 except Exception as error:

@@ -7,6 +7,7 @@ here are projections of the journal: nothing is fsynced, a crash may tear them, 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import threading
@@ -297,7 +298,10 @@ class FileWriter:
     def _replace(self, path: str, data: bytes) -> None:
         temp = os.path.join(os.path.dirname(path), f"{TEMP_PREFIX}{os.path.basename(path)}")
         self._look()
-        fd = _open(temp, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_BINARY", 0))
+        # Never the file that a driver before this one has open: what that one writes when it wakes would be in ours.
+        with contextlib.suppress(FileNotFoundError):
+            os.remove(temp)
+        fd = _open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0))
         try:
             try:
                 rest = memoryview(data)

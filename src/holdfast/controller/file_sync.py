@@ -1,9 +1,9 @@
 """Result files of an experiment in a store: uploaded now and then, and at the end.
 
 They are projections of the journal, so losing the last minutes of them loses nothing. They must not replace those of a
-driver that has taken over, which `FencedUploads` sees to. Owns a thread and what has
-changed; looks for files itself only once, for those that a driver before it wrote and did not upload, and for artifacts
-that the user wants to have uploaded.
+driver that has taken over, which `FencedUploads` sees to. Owns a thread and what has changed; looks for files itself
+only once, for those that a driver before it wrote and did not upload, and for artifacts that the user wants to have
+uploaded.
 """
 
 from __future__ import annotations
@@ -61,8 +61,8 @@ class FileSync:
         self._root = os.path.abspath(root)
         self._changed = changed
         self._period_s = period_s
-        self._is_void = is_void
         self._artifacts = artifacts
+        self._is_void = is_void
         self._also = also
         self._waiting: set[str] = set()
         self._sent: dict[str, tuple[int, int]] = {}  # of artifacts
@@ -135,7 +135,8 @@ class FileSync:
         for at in range(0, len(waiting), BATCH):
             if not self._send(waiting[at : at + BATCH]):
                 return
-        self._note_sent(began)
+        if waiting:  # otherwise nobody has looked whether this is still our mirror
+            self._note_sent(began)
 
     def _send(self, batch: list[str]) -> bool:
         """Upload some files; False if somebody else writes them now."""

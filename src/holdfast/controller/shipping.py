@@ -17,6 +17,7 @@ from holdfast.controller.fenced_uploads import FencedUploads
 from holdfast.controller.remote import OBJECTS
 from holdfast.controller.spec import Root
 from holdfast.errors import FencedError, OwnershipError, StorageError, StoreDeniedError, TuneError
+from holdfast.journal import parts
 from holdfast.journal.log import Journal
 from holdfast.journal.reader import Position
 from holdfast.journal.shipper import Shipper, Trouble
@@ -226,7 +227,11 @@ class ObjectsFirst:
         return self._store.create(key, data)
 
     def send_new(self, *, unless: str) -> bool:
-        """Send what was written since it was last sent, unless there is a part ``unless``. Whether nothing is left."""
+        """Send what was written since it was last sent, unless there is a part ``unless``. Whether nothing is left.
+
+        The one after it is looked for too: a part of our own whose answer was lost may have been merged and deleted
+        since, but never the claim of a successor.
+        """
         new = self._root.new_objects
         with self._one_at_a_time:
             while new:
@@ -234,9 +239,12 @@ class ObjectsFirst:
             found = [(name, self._root.objects / name) for name in sorted(self._unsent)]
             # One that somebody has removed must not keep everything else from being shipped.
             files = [Sending(str(path), f"{OBJECTS}/{name}") for name, path in found if path.is_file()]
-            if self._uploads.send(files, is_void=lambda: self._store.stat(unless) is not None):
+            if self._uploads.send(files, is_void=lambda: self._has_one_of(unless, parts.next_key(unless))):
                 self._unsent.clear()
             return not self._unsent
+
+    def _has_one_of(self, *keys: str) -> bool:
+        return any(self._store.stat(key) is not None for key in keys)
 
     def note_there(self) -> None:
         """Do not send again what the store has; a file that was replaced is sent by whoever replaced it."""

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 FORMAT = 1
 CHECKSUM = "checksum"
-LOCK_S = 5.0  # how long to wait for others who make or begin an experiment at the same place
+LOCK_S = 60.0  # how long to wait for others who make or begin an experiment at the same place
 PRIVATE = ".holdfast"
 
 

@@ -10,6 +10,7 @@ import contextlib
 import logging
 import os
 import selectors
+import signal
 import socket
 import time
 from collections.abc import Callable
@@ -32,8 +33,13 @@ EXIT_S = 2.0
 TERM_S = 2.0
 """From SIGTERM to SIGKILL."""
 
-SILENT_S = 2.0
-"""From the end of a worker's connection to its kill, if it is not gone by itself."""
+SILENT_S = 5.0
+"""From the end of a worker's connection to its kill, if it is not gone by itself: longer than a nanny's BURIAL_S."""
+
+SILENT = (
+    "the worker closed its connection to the driver and went on "
+    "(does the trial close file descriptors that it did not open?)"
+)
 
 MAX_LOSSES = 3
 """Nannies that may be lost in a row without one worker having started, before no more are started."""
@@ -238,10 +244,8 @@ class Crew:
         self.arm(worker, SILENT_S, self._kill_silent)
 
     def _kill_silent(self, worker: WorkerHandle) -> None:
-        worker.fault = (
-            "the worker closed its connection to the driver and went on "
-            "(does the trial close file descriptors that it did not open?)"
-        )
+        if not worker.halted:
+            worker.fault = SILENT
         self.kill(worker)
 
     def _garbled(self, worker: WorkerHandle, error: ValueError) -> None:
@@ -253,6 +257,8 @@ class Crew:
         worker = self.workers.get(ended.worker)
         if worker is None:
             return
+        if worker.fault == SILENT and os.waitstatus_to_exitcode(ended.status) != -signal.SIGKILL:
+            worker.fault, worker.halted = "", False  # it had ended by itself, and the nanny was late to say so
         if worker.fault or ended.note:
             self._gone(worker, Cause.EXIT, worker.fault or ended.note)
         else:

@@ -124,6 +124,13 @@ def part_key(number: int) -> str:
     return Span(number, number).key
 
 
+def next_key(key: str) -> str:
+    """Return the key of the part that follows a single one."""
+    span = parse_key(key)
+    assert span is not None, key
+    return part_key(span.last + 1)
+
+
 def parse_key(key: str) -> Span | None:
     """Return which parts an object holds, or None if it is something else."""
     match = _NAME.fullmatch(key)

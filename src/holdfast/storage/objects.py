@@ -141,7 +141,8 @@ class ObjectStore:
                 expected: Any = {self._version_field: version}
                 return put(mode=expected)
             except BaseError as error:
-                if not failures.refuses_header(error):
+                # Nothing less clear: a refusal for another reason must not be repeated without the condition.
+                if not failures.lacks_verb(error):
                     raise
         made = put()
         self._conditions = False  # it was the condition that the server did not want

@@ -122,6 +122,7 @@ class _Attempt:
             if session.save_soon:
                 session.save_soon = False
                 session.saved(self._save_if_possible())
+                session.stopped = "stop"  # the driver ends: another step would be trained twice
 
     def _is_due(self, result: dict[str, Any], done: bool) -> bool:
         frequency = self._setup.checkpoint_frequency
