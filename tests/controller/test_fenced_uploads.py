@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.controller.fenced_uploads import REMEMBERED, FencedUploads
 from holdfast.errors import StorageError, StoreUnreachableError
-from holdfast.storage.store import Replaced, Replacing, Sending
+from holdfast.storage.store import Replaced, Sending
 from holdfast.testing.memory_store import Fault, MemoryStore
 
 KEY = "t/result.json"
@@ -119,7 +119,7 @@ def test_few_versions_are_remembered(tmp_path: Path) -> None:
 
     class Counting(MemoryStore):
         def replace(self, files: Any) -> Any:
-            return [Replaced(True, Replacing(*file).key) for file in files]
+            return [Replaced(True, file.key) for file in files]
 
     uploads = FencedUploads(Counting())
     files = [Sending(str(tmp_path / "file"), str(number)) for number in range(REMEMBERED + 10)]

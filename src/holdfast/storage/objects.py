@@ -93,8 +93,7 @@ class ObjectStore:
         name = to_key(key)
 
         def work(clients: Clients) -> None:
-            client = clients.bulk if len(data) > _LARGE_PUT else clients.small
-            obstore.put(client, name, data, use_multipart=False)
+            obstore.put(_client(clients, data), name, data, use_multipart=False)
 
         self._run(f"put {key}", work)
 
@@ -119,23 +118,19 @@ class ObjectStore:
             return None
 
     def _put_new(self, clients: Clients, name: str, data: bytes) -> Any:
-        large = len(data) > _LARGE_PUT
         if self._checksums:
+            checked = clients.bulk_create if len(data) > _LARGE_PUT else clients.create
             try:
-                return obstore.put(
-                    clients.bulk_create if large else clients.create, name, data, mode="create", use_multipart=False
-                )
+                return obstore.put(checked, name, data, mode="create", use_multipart=False)
             except BaseError as error:
                 if not failures.refuses_header(error):
                     raise
-        made = obstore.put(clients.bulk if large else clients.small, name, data, mode="create", use_multipart=False)
+        made = obstore.put(_client(clients, data), name, data, mode="create", use_multipart=False)
         self._checksums = False  # it was the checksum that the server did not want
         return made
 
     def _put_over(self, clients: Clients, name: str, data: bytes, version: str) -> Any:
-        put = partial(
-            obstore.put, clients.bulk if len(data) > _LARGE_PUT else clients.small, name, data, use_multipart=False
-        )
+        put = partial(obstore.put, _client(clients, data), name, data, use_multipart=False)
         if self._conditions:
             try:
                 expected: Any = {self._version_field: version}
@@ -458,6 +453,10 @@ class ObjectStore:
     def _build(self) -> Clients:
         self._built = time.monotonic()
         return Clients(self.address, self._environ, self._options.timeout_s, self._options.stall_s)
+
+
+def _client(clients: Clients, data: bytes) -> Any:
+    return clients.bulk if len(data) > _LARGE_PUT else clients.small
 
 
 def _stat(entry: Any, version: str = ANY) -> Stat:
