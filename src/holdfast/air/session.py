@@ -7,12 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from holdfast.trainable import inside as trial
-from holdfast.warn import warn_user
+from holdfast.messages.warn import warn_user
+from holdfast.trainable import api as trial
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.checkpoint import Checkpoint
-    from holdfast.resources import PlacementGroupFactory
+    from holdfast.config.resources import PlacementGroupFactory
 
 _told: set[str] = set()
 

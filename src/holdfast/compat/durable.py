@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import PurePath
 from typing import Any, Self
 
+from holdfast.config.secrets import refuse_secrets
 from holdfast.errors import InvalidInputError, InvalidTypeError, SyncError
 from holdfast.storage.address import join_address
 from holdfast.trainable import class_checkpoint
@@ -68,6 +69,7 @@ class DurableTrainable(Trainable):
                 f"copied to, got {remote_checkpoint_dir!r}."
             )
         self.remote_checkpoint_dir = os.fspath(remote_checkpoint_dir)
+        refuse_secrets("remote_checkpoint_dir", self.remote_checkpoint_dir)
         self.storage_client: Any = None
         self._only_here = False
         super().__init__(*args, **kwargs)
@@ -86,7 +88,7 @@ class DurableTrainable(Trainable):
 
     def _create_storage_client(self) -> Any:
         """What copies to ``remote_checkpoint_dir``; override it to use something else."""
-        from holdfast.storage.store_syncer import get_cloud_sync_client
+        from holdfast.sync.store_syncer import get_cloud_sync_client
 
         return get_cloud_sync_client(self.remote_checkpoint_dir)
 

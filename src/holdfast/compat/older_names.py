@@ -1,13 +1,34 @@
-"""Top-level names of earlier generations: what each stands for today."""
+"""Top-level names of earlier generations, and of other tuners: what each stands for today."""
 
 from __future__ import annotations
 
+import difflib
+from importlib import import_module
 from typing import Any, TypeVar
 
 from holdfast.config import SyncConfig
-from holdfast.warn import warn_user
+from holdfast.messages.warn import warn_user
+from holdfast.trainable.session import current
 
 T = TypeVar("T")
+
+_TODAY = {
+    "track": "tune.report({...}) instead of track.log(...)",
+    "train": "tune itself: train.report(...) is tune.report(...), train.get_checkpoint() is tune.get_checkpoint(), "
+    "train.RunConfig is tune.RunConfig; in an older script, from holdfast.compat import train",
+    "suggest": "tune.search",
+    "get_trial_dir": "tune.get_context().get_trial_dir()",
+    "get_trial_id": "tune.get_context().get_trial_id()",
+    "get_trial_name": "tune.get_context().get_trial_name()",
+    "get_trial_resources": "tune.get_context().get_trial_resources()",
+    "is_session_enabled": "tune.get_context().get_trial_id() is not None",
+    "create_study": "tune.Tuner(...).fit(); an Optuna study is tune.search.optuna.OptunaSearch(...)",
+    "ray": "nothing: trials run on this machine without it; in an older script, from holdfast.compat import ray",
+}
+"""What to write instead of names that holdfast does not have."""
+
+_WITH_NAMES = ("schedulers", "search", "stopper", "callbacks")
+"""Modules whose names are easily looked for at the top."""
 
 
 def older(name: str) -> Any:
@@ -22,3 +43,29 @@ def durable(trainable: T) -> T:
     """Return the trainable as it is: every experiment is durable."""
     warn_user("tune.durable(trainable) is not needed any more: write trainable alone.", DeprecationWarning)
     return trainable
+
+
+def is_session_enabled() -> bool:
+    """Whether this runs inside a trial."""
+    warn_user(
+        "tune.is_session_enabled() still works, but is now written tune.get_context().get_trial_id() is not None.",
+        DeprecationWarning,
+    )
+    return current() is not None
+
+
+def unknown(name: str, known: list[str]) -> AttributeError:
+    """The error for a name that holdfast does not have: where it is, or what it is called.
+
+    Args:
+        name: The name that was asked for.
+        known: Those that there are.
+    """
+    missing = f"module 'holdfast' has no attribute {name!r}."
+    if name in _TODAY:
+        return AttributeError(f"{missing} Write {_TODAY[name]}.")
+    for module in _WITH_NAMES:
+        if name in import_module(f"holdfast.{module}").__all__:
+            return AttributeError(f"{missing} It is tune.{module}.{name}.")
+    close = difflib.get_close_matches(name, known, n=1)
+    return AttributeError(f"{missing} Did you mean {close[0]!r}?" if close else missing)

@@ -1,0 +1,120 @@
+"""``from holdfast.compat import ray``: init, put and get as a tuning script uses them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import holdfast
+from holdfast.compat import ray, tune
+
+SOURCE = str(Path(holdfast.__file__).parent.parent)
+
+
+@pytest.fixture(autouse=True)
+def _off() -> Iterator[None]:
+    yield
+    ray.shutdown()
+
+
+def run_config(tmp_path: Path, **fields: Any) -> tune.RunConfig:
+    return tune.RunConfig(**{"name": "exp", "storage_path": tmp_path, "verbose": 0, **fields})
+
+
+def measure(config: dict[str, Any]) -> dict[str, Any]:
+    return {"size": len(ray.get(config["model"]))}
+
+
+def test_init_trains_here_and_is_remembered() -> None:
+    assert not ray.is_initialized()
+    ray.init()
+    assert ray.is_initialized()
+    with pytest.raises(RuntimeError, match="ignore_reinit_error"):
+        ray.init(address=None)
+    ray.init(ignore_reinit_error=True)
+    ray.shutdown()
+    assert not ray.is_initialized()
+
+
+def test_an_address_needs_an_engine_and_the_error_says_what_to_install() -> None:
+    with pytest.raises(ConnectionError, match=r"10\.0\.0\.1:6379.*pip install"):
+        ray.init(address="10.0.0.1:6379")
+    assert not ray.is_initialized()
+
+
+def test_an_unknown_argument_names_the_nearest() -> None:
+    with pytest.raises(TypeError, match=r"'num_cpu'.*'num_cpus'"):
+        ray.init(num_cpu=3)
+    ray.init(include_dashboard=False, log_to_driver=False, _temp_dir="x")
+
+
+def test_init_says_how_many_cpus_trials_share(tmp_path: Path) -> None:
+    ray.init(num_cpus=3)
+    tuner = tune.Tuner(measure, run_config=run_config(tmp_path))
+    assert tuner._experiment.settings.run_config.engine == holdfast.LocalEngine(cpus=3)
+
+
+def test_what_is_put_once_is_got_by_every_trial(tmp_path: Path) -> None:
+    models = [ray.put(b"x" * size) for size in (10, 20)]
+    grid = tune.Tuner(measure, param_space={"model": tune.grid_search(models)}, run_config=run_config(tmp_path)).fit()
+    assert [result.metrics["size"] for result in grid] == [10, 20]
+    assert ray.get(models) == [b"x" * 10, b"x" * 20]
+
+
+def test_what_is_no_reference_is_refused() -> None:
+    with pytest.raises(TypeError, match=r"ray\.put"):
+        ray.get("model")
+    with pytest.raises(TypeError, match="already"):
+        ray.put(ray.put(1))
+    with pytest.raises(AttributeError, match="import ray"):
+        _ = ray.remote
+
+
+DRIVER = """
+import os, signal, sys
+from holdfast.compat import ray, tune
+
+def measure(config):
+    checkpoint = tune.get_checkpoint()
+    if checkpoint is None:
+        tune.report({{"size": 0}}, checkpoint=tune.Checkpoint.from_dict({{"step": 1}}))
+        if {kill}:
+            os.kill(int(os.environ["DRIVER"]), signal.SIGKILL)
+            signal.pause()
+    tune.report({{"size": len(ray.get(config["net"]["model"]))}})
+
+os.environ["DRIVER"] = str(os.getpid())
+space = {{"net": {{"model": tune.grid_search([ray.put(b"x" * 10)])}}}}
+if sys.argv[1] == "begin":
+    run_config = tune.RunConfig(name="exp", storage_path={storage!r}, verbose=0)
+    tune.Tuner(measure, param_space=space, run_config=run_config).fit()
+else:
+    given = {{"param_space": space}} if sys.argv[1] == "again" else {{}}
+    grid = tune.Tuner.restore({storage!r} + "/exp", measure, resume_errored=True, **given).fit()
+    for result in grid:
+        print("size", result.metrics.get("size"), "error", result.error)
+"""
+
+
+def test_a_reference_lives_as_long_as_its_driver(tmp_path: Path) -> None:
+    """The driver is killed, so that nothing of it can tidy up; a restore without new references says what to give."""
+
+    def run(what: str, kill: bool = False) -> subprocess.CompletedProcess[str]:
+        script = tmp_path / "script.py"
+        script.write_text(DRIVER.format(kill=kill, storage=str(tmp_path / "storage")))
+        environment = {"PYTHONPATH": SOURCE, "TMPDIR": str(tmp_path)}
+        return subprocess.run(
+            [sys.executable, str(script), what], env=environment, capture_output=True, text=True, timeout=120
+        )
+
+    assert run("begin", kill=True).returncode == -9
+    without = run("without")
+    assert "'net/model'" in without.stdout, without.stderr + without.stdout
+    assert "param_space=" in without.stdout
+    again = run("again")
+    assert "size 10 error None" in again.stdout, again.stderr + again.stdout
