@@ -1,45 +1,49 @@
-"""How long trials wait before they are tried again: interruptions without progress, and full disks."""
+"""The one formula for delays between tries, and the delays that its users have promised."""
 
-from world import World
+import math
 
-from holdfast.core import commands as cmd
-from holdfast.core import observations as ob
-from holdfast.core.state import Status
+import pytest
 
-
-def test_a_full_disk_is_nobodys_failure():
-    world = World(max_failures=0)
-    world.fail(storage=True)
-    assert world.trial().total_failures == 0
-    assert world.trial().status == Status.RUNNING  # tried again at once, the first time
+from holdfast.controller import checkpoint_jobs
+from holdfast.core import trial_delays
+from holdfast.core.backoff import Backoff
+from holdfast.shipping import shipper
+from holdfast.storage import options
+from holdfast.sync import synced_copy
 
 
-def test_repeated_interruptions_without_progress_wait_longer_each_time():
-    world = World()
-    world.fail(storage=True)
-    world.fail(storage=True)
-    assert world.trial().status == Status.PENDING
-    world.at += 5
-    world.tell()
-    assert world.trial().status == Status.RUNNING
+def test_without_a_failure_there_is_no_delay():
+    assert Backoff(0.5, 8.0).delay_s(0) == 0.0
 
 
-def test_the_late_end_of_a_commit_does_not_end_the_waiting_for_space():
-    world = World(max_failures=0)
-    world.report(sealed="s")
-    world.fail(storage=True)
-    world.commit()
-    world.tell(ob.VerifyEnded(0, 0, ok=True))
-    assert world.trial().status == Status.RUNNING
-    world.report()
-    turn = world.fail(storage=True)
-    assert cmd.Verify(0, 0) not in turn.commands  # it was saved before the disk was full
-    world.at += 2
-    assert cmd.Verify(0, 0) in world.tell().commands
+def test_a_delay_doubles_with_each_failure_and_stays_at_the_longest():
+    assert [Backoff(0.5, 3.0).delay_s(failures) for failures in range(1, 7)] == [0.5, 1.0, 2.0, 3.0, 3.0, 3.0]
 
 
-def test_a_checkpoint_that_fits_ends_the_waiting_for_space():
-    world = World(max_failures=0)
-    world.fail(storage=True)
-    world.save()
-    assert cmd.Verify(0, 0) in world.fail(storage=True).commands  # to be tried again at once
+def test_a_delay_grows_by_the_factor():
+    assert [Backoff(1.0, 50.0, factor=3.0).delay_s(failures) for failures in range(1, 6)] == [1.0, 3.0, 9.0, 27.0, 50.0]
+
+
+def test_the_longest_delay_may_be_shorter_than_the_first():
+    assert Backoff(5.0, 1.0).delay_s(1) == 1.0
+
+
+@pytest.mark.parametrize("longest_s", [8.0, math.inf])
+def test_more_failures_than_a_float_can_be_doubled_give_the_longest_delay(longest_s):
+    assert Backoff(0.5, longest_s).delay_s(1_000_000) == longest_s
+
+
+@pytest.mark.parametrize(
+    ("backoff", "delays"),
+    [
+        (options.REQUEST_BACKOFF, [0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5.0, 5.0]),
+        (shipper.RETRY, [0.5, 1.0, 2.0, 4.0, 8.0, 8.0, 8.0, 8.0]),
+        (checkpoint_jobs.RETRY, [0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0]),
+        (synced_copy.ROUND_RETRY, [5.0, 10.0, 20.0, 40.0, 80.0, 160.0, 300.0, 300.0]),
+        (synced_copy.FLUSH_RETRY, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0]),
+        (trial_delays.NO_PROGRESS, [1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 60.0, 60.0]),
+        (trial_delays.FULL_DISK, [1.0, 2.0, 4.0, 8.0, 15.0, 15.0, 15.0, 15.0]),
+    ],
+)
+def test_each_edge_waits_as_long_as_it_says(backoff, delays):
+    assert [backoff.delay_s(failures) for failures in range(1, 9)] == delays

@@ -1,4 +1,4 @@
-"""Trials that go on from another trial's checkpoint: what is held for them, where they start, what is judged."""
+"""Trials that continue from another trial's checkpoint: what is held for them, where they start, what is judged."""
 
 from wisher import Wisher
 from world import World, kinds

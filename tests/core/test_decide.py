@@ -166,7 +166,7 @@ def test_a_stalled_trial_is_killed_and_retried():
 def test_fail_fast_interrupts_the_others_and_leaves_them_resumable():
     world = World(cpus=2, trials=4, fail_fast=True)
     world.fail(0)
-    assert world.state.session.draining
+    assert world.state.driver.draining
     world.tell(ob.Died(1, 1, ev.Cause.DRIVER_STOPPED, ""))
     assert [trial.status for trial in world.state.trials] == [Status.ERROR, *[Status.PENDING] * 3]
 
@@ -189,7 +189,7 @@ def test_retry_waits_for_a_commit_that_is_under_way():
     world.report(sealed="s")
     world.fail()
     assert world.trial().status == Status.PENDING
-    assert 0 in world.state.session.parked
+    assert 0 in world.state.driver.parked
     world.commit()
     world.tell(ob.VerifyEnded(0, 0, ok=True))
     assert world.trial().source == (0, 0)
@@ -222,7 +222,7 @@ def test_a_trial_whose_first_checkpoint_was_lost_before_its_commit_starts_again_
     world = World()
     world.report(sealed="s", loss=0.5)
     world.tell(ob.Resumed(lost="the driver was lost"))
-    assert world.state.session.parked == {0}
+    assert world.state.driver.parked == {0}
     turn = world.tell(ob.CommitEnded(0, 0, damaged=True, message="the staged files are gone"))
     assert kinds(turn.events) == ["CheckpointRejected", "Noted", "TrialStarted"]
     assert (turn.events[1].n, turn.events[2]) == (0, ev.TrialStarted(world.at, 0, 2, 0, None))
@@ -262,15 +262,15 @@ def test_every_trial_that_waits_for_a_checkpoint_goes_on_when_it_is_verified():
     world.copy(0, into=2)
     world.fail(1)
     turn = world.fail(2)
-    assert world.state.session.parked == {1, 2}
+    assert world.state.driver.parked == {1, 2}
     assert [command for command in turn.commands if isinstance(command, cmd.Verify)] == [cmd.Verify(0, 0)]
     turn = world.tell(ob.VerifyEnded(0, 0, ok=True))
     assert turn.events == [ev.TrialStarted(world.at, 1, 2, 0, (0, 0))]
     assert cmd.Verify(0, 0) in turn.commands  # bytes can rot: once for each start
     turn = world.tell(ob.VerifyEnded(0, 0, ok=True))
     assert turn.events == [ev.TrialStarted(world.at, 2, 2, 0, (0, 0))]
-    assert not world.state.session.parked
-    assert not world.state.session.awaited
+    assert not world.state.driver.parked
+    assert not world.state.driver.awaited
 
 
 def test_a_damaged_checkpoint_of_another_trial_does_not_leave_those_waiting_that_wanted_it():
@@ -306,7 +306,7 @@ def test_where_the_experiment_is_now_does_not_enter_the_journal(said, told):
     error = ev.ErrorFacts("StorageError", said, "train.py:3", f"Traceback ...\nStorageError: {said}\n")
     world = World(max_failures=9, roots=ROOTS)
     turn = world.tell(ob.Raised(0, 1, 1, error, storage=True))
-    assert turn.events[0] == ev.AttemptInterrupted(world.at, 0, 1, "storage", f"StorageError: {told}")
+    assert turn.events[0] == ev.AttemptInterrupted(world.at, 0, 1, "storage", f"StorageError: {told}", worker=1)
     turn = world.tell(ob.Raised(0, 2, 1, error))
     assert turn.events[0].error == ev.ErrorFacts(
         "StorageError", told, "train.py:3", f"Traceback ...\nStorageError: {told}\n"
@@ -461,7 +461,7 @@ def test_a_callback_that_fails_at_the_end_counts_for_fail_fast():
     world = World(fail_fast=True)
     world.tell(ob.Returned(0, 1, 1))
     world.tell(ob.CallbackRaised(0, ev.ErrorFacts("ValueError", "boom")))
-    assert world.state.session.draining
+    assert world.state.driver.draining
 
 
 def test_a_trial_that_saves_faster_than_storage_commits_waits_in_report():

@@ -7,7 +7,7 @@ from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.decide import decide_all
-from holdfast.core.dropping import terminate
+from holdfast.core.ending import terminate
 from holdfast.core.plan import WAITS_IN_VAIN, finished
 from holdfast.core.policies import Policies, Rules, Stop, Verdict
 from holdfast.core.state import State, Status
@@ -93,7 +93,7 @@ def test_a_scheduler_that_starts_no_new_trial_either_does_not_stop_the_experimen
 
 def test_trials_that_wait_before_they_are_tried_again_are_no_standstill():
     world, _ = all_paused(2)
-    world.state.session.held_until[0] = 1000.0
+    world.state.driver.held_until[0] = 1000.0
     assert kinds(world.tell(ob.Stopped(1, 1, 1)).events) == ["TrialPaused"]
     world.at = 1000.0
     assert kinds(world.tell().events) == ["StoodStill", "TrialResumed", "TrialStarted"]
@@ -116,7 +116,7 @@ def reading():
     world.save(0)
     world.tell_more(world.tell(), 1)
     world.fail(0)
-    assert world.state.session.parked == {0}
+    assert world.state.driver.parked == {0}
     return world
 
 
@@ -125,7 +125,7 @@ def test_nobody_takes_the_place_of_a_trial_whose_checkpoint_is_being_read():
     assert world.tell().events == []
     turn = world.tell(ob.VerifyEnded(0, 0, ok=True))
     assert turn.events == [ev.TrialStarted(world.at, 0, 2, 1, (0, 0))]
-    assert not world.state.session.reserved
+    assert not world.state.driver.reserved
 
 
 def test_a_driver_that_ends_in_the_same_turn_starts_nothing():
@@ -138,13 +138,13 @@ def test_an_experiment_that_is_stopped_in_the_same_turn_starts_nothing():
     turn = world.tell(ob.VerifyEnded(0, 0, ok=True), ob.StopAll("enough"))
     assert "TrialStarted" not in kinds(turn.events)
     assert world.trial(0).status == Status.TERMINATED
-    assert not world.state.session.reserved
+    assert not world.state.driver.reserved
 
 
 def test_the_place_of_a_trial_that_is_ended_while_its_checkpoint_is_read_is_free():
     world = reading()
     terminate(Turn(world.state, world.policies, world.at), world.trial(0), "over")
-    assert not world.state.session.reserved
+    assert not world.state.driver.reserved
     assert kinds(world.tell().events) == ["TrialStarted"]
 
 
@@ -204,9 +204,9 @@ def test_the_next_driver_does_not_ask_for_what_is_still_owed():
     """The first one died before there was any trial."""
     state = Asking().begin().state
     after = Asking(state)
-    state.session = State().session
+    state.driver = State().driver
     assert after.begin().events == []
-    assert state.session.asked == 1
+    assert state.driver.asked == 1
     assert kinds(after.propose().events) == ["TrialCreated", "TrialStarted", "SearchAsked"]
 
 
@@ -222,7 +222,7 @@ def test_a_searcher_may_wait_as_long_as_there_is_a_trial():
     asking.begin()
     asking.propose()
     assert asking.tell(ob.NotYet(asking.listener.told)).events == []
-    assert asking.state.session.search_waits
+    assert asking.state.driver.search_waits
 
 
 def test_a_not_now_that_crosses_with_news_is_not_the_last_word():
@@ -232,7 +232,7 @@ def test_a_not_now_that_crosses_with_news_is_not_the_last_word():
     before = asking.listener.told
     asking.tell(ob.Returned(0, 1, 1))
     assert asking.tell(ob.NotYet(before)).events == []
-    assert not asking.state.session.search_waits
+    assert not asking.state.driver.search_waits
     assert asking.tell(ob.NotYet(asking.listener.told)).events == [ev.SearchEnded(asking.at, WAITS_IN_VAIN)]
 
 
@@ -243,4 +243,4 @@ def test_news_in_the_same_turn_take_a_not_now_back():
     asking.tell(ob.NotYet(asking.listener.told))
     turn = asking.tell(ob.Returned(0, 1, 1))
     assert kinds(turn.events) == ["TrialTerminated"]
-    assert not asking.state.session.search_waits
+    assert not asking.state.driver.search_waits

@@ -9,16 +9,22 @@ SOURCE = Path(holdfast.__file__).parent
 FORBIDDEN_IN_CORE = {"time", "os", "random", "uuid", "logging", "threading", "asyncio", "socket"}
 LAYERS = [
     {"__main__"},
-    {"cli", "ui", "compat", "integrations", "testing"},
+    {"cli", "ui", "compat", "integration", "testing"},
     {"air", "analysis", "callback", "error", "experiment", "progress_reporter", "result", "result_grid", "syncer"}
-    | {"tune_config", "tuner", "results", "logger", "utils"},
+    | {"tune_config", "tuner", "registry", "results", "logger", "utils", "ray_import"},
     {"controller"},
     {"engines"},
     {"trainable"},
-    {"checkpoints", "journal", "schedulers", "search", "callbacks"},
+    {"display"},
+    {"callbacks"},
+    {"schedulers", "search"},
+    {"checkpoints", "shipping", "sync", "views"},
+    {"journal"},
     {"storage"},
     {"core"},
-    {"space", "config", "errors", "resources", "registry", "stopper", "warn", "_version"},
+    {"config", "stopper"},
+    {"space"},
+    {"errors", "messages", "_moved", "_version"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

@@ -87,3 +87,33 @@ def test_folding_the_recorded_events_gives_the_same_workers():
         world.state.unseen,
         world.state.seen_by,
     )
+
+
+def test_the_end_of_an_attempt_tells_where_a_trial_ran_that_never_reported():
+    world = World(trials=4, max_failures=1)
+    epoch(world, 1)
+    for worker in (1, 2, 3, 4):
+        join(world, worker)
+    world.tell(ob.Returned(0, 1, 1))
+    world.tell(ob.Died(1, 1, "signal", "killed by SIGKILL", worker=2))
+    report(world, 3, n=2)
+    world.tell(ob.Died(2, 1, "preempted", "the node goes away", worker=4))
+    ends = [event.worker for event in world.history if hasattr(event, "worker") and hasattr(event, "attempt")]
+    assert ends == [1, 2, 3, 0]
+    assert world.trial(0).where == facts(1)
+    assert world.trial(1).where == facts(2)
+    assert world.trial(2).where == facts(3)  # where its row comes from
+    assert world.trial(3).where is None
+
+
+def test_a_worker_that_died_before_it_joined_leaves_its_number_to_another():
+    world = World(max_failures=-1)
+    epoch(world, 1)
+    world.tell(ob.Died(0, 1, "signal", "killed by SIGKILL", worker=2))
+    assert world.trial(0).where is None
+    join(world, 2)
+    report(world, 2)
+    join(world, 3)
+    world.fail()
+    report(world, 3)
+    assert world.trial(0).where == facts(3)

@@ -1,4 +1,4 @@
-"""A scheduler for tests of the core: says what it was told to say, and wishes what it was told to wish."""
+"""A scheduler for tests of the core: says what it was told to say, and requests what it was told to wish."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.core import events as ev
-from holdfast.core.policies import Reconfigure, Resize, Stop, Verdict, Wish
+from holdfast.core.policies import Reconfigure, Resize, SchedulerRequest, Stop, Verdict
 from holdfast.core.state import State, Trial
 from holdfast.schedulers.fifo import FirstInFirstOut
 
@@ -18,7 +18,7 @@ class Wisher(FirstInFirstOut):
 
     Attributes:
         verdicts: (trial, row) -> what it says to that report.
-        standing: Its wishes; those that an event has fulfilled are taken away.
+        standing: Its requests; those that an event has fulfilled are taken away.
         judged: (trial, row) of every report that it was asked about.
         idle: It starts nothing.
         still: Called when it is told of a standstill.
@@ -26,7 +26,7 @@ class Wisher(FirstInFirstOut):
 
     def __init__(self) -> None:
         self.verdicts: dict[tuple[int, int], str] = {}
-        self.standing: list[Wish] = []
+        self.standing: list[SchedulerRequest] = []
         self.judged: list[tuple[int, int]] = []
         self.idle = False
         self.still: Callable[[], None] = lambda: None
@@ -44,7 +44,7 @@ class Wisher(FirstInFirstOut):
         if isinstance(event, ev.StoodStill):
             self.still()
 
-    def wishes(self, state: State) -> list[Wish]:
+    def requests(self, state: State) -> list[SchedulerRequest]:
         return self.standing
 
     def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:

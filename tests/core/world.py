@@ -93,7 +93,7 @@ class World:
         return self.tell(ob.Raised(n, trial.attempt, 1, error, **facts))
 
     def copy(self, donor: int, *, into: int) -> None:
-        """Trial ``into`` goes on from the latest checkpoint of ``donor`` when it next starts."""
+        """Trial ``into`` continues from the latest checkpoint of ``donor`` when it next starts."""
         point = self.state.start_point(self.trial(donor))
         assert point is not None
         turn = Turn(self.state, self.policies, self.at)

@@ -1,26 +1,39 @@
-"""How long a trial waits before it is tried again, if that has not helped so far."""
+"""How long to wait before something that has failed is tried again.
+
+Owns `Backoff`, the one formula for that. Must never wait, count failures or look at a clock: whoever retries does so,
+and layers with different clocks share the formula.
+"""
 
 from __future__ import annotations
 
-from holdfast.core.state import Trial
-from holdfast.core.turn import Turn
-
-MAX_BACKOFF_S = 60.0  # between attempts that are cut short without progress
-MAX_WAIT_FOR_SPACE_S = 15.0
+from dataclasses import dataclass
 
 
-def hold_back(turn: Turn, trial: Trial) -> None:
-    """An interruption is free, but one that repeats without progress waits longer each time."""
-    if trial.cuts > 1:
-        delay = min(MAX_BACKOFF_S, 2.0 ** min(trial.cuts - 2, 10))
-        turn.state.session.held_until[trial.n] = turn.at + delay
+@dataclass(frozen=True, slots=True)
+class Backoff:
+    """Exponential backoff: each delay is ``factor`` times the one before it, up to the longest.
 
+    Without jitter: the core has no random source, and the same failures must give the same delays (I5).
 
-def wait_for_space(turn: Turn, trial: Trial) -> None:
-    """Reports since the last checkpoint are no progress here: the next attempt repeats them and fills the disk more."""
-    session = turn.state.session
-    tries = session.full_disk.get(trial.n, 0)
-    session.full_disk[trial.n] = tries + 1
-    if tries:
-        delay = min(MAX_WAIT_FOR_SPACE_S, 2.0 ** min(tries - 1, 10))
-        session.held_until[trial.n] = max(session.held_until.get(trial.n, 0.0), turn.at + delay)
+    Attributes:
+        first_s: The delay after the first failure.
+        longest_s: No delay is longer, however many failures there were.
+        factor: By how much a delay grows with each failure.
+
+    Example:
+        >>> [Backoff(first_s=0.5, longest_s=3.0).delay_s(failures) for failures in range(5)]
+        [0.0, 0.5, 1.0, 2.0, 3.0]
+    """
+
+    first_s: float
+    longest_s: float
+    factor: float = 2.0
+
+    def delay_s(self, failures: int) -> float:
+        """The seconds to wait after so many failures in a row."""
+        if failures <= 0:
+            return 0.0
+        try:
+            return min(self.longest_s, self.first_s * self.factor ** (failures - 1))
+        except OverflowError:  # a store can be unreachable for longer than a float can be doubled
+            return self.longest_s

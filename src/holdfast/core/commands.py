@@ -19,7 +19,7 @@ class Launch(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """Answer a report: go on, stop, or pause; ``save`` asks for a checkpoint first.
+    """Answer a report: continue, stop, or pause; ``save`` asks for a checkpoint first.
 
     It answers all reports of the attempt up to this one. ``ahead`` more need not wait for theirs.
     """

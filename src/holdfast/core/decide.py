@@ -11,18 +11,21 @@ from typing import Any
 
 import msgspec
 
+from holdfast.core import backlog
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
-from holdfast.core.backoff import hold_back, wait_for_space
-from holdfast.core.dropping import drop_obsolete, terminate, terminate_waiting
+from holdfast.core.changed_settings import STOPPED
+from holdfast.core.ending import drop_obsolete, terminate, terminate_waiting
+from holdfast.core.metric_advice import metric_advice
 from holdfast.core.plan import schedule
 from holdfast.core.policies import Verdict
-from holdfast.core.resuming import obey
+from holdfast.core.requests import apply_requests
+from holdfast.core.resuming import resume_trials
 from holdfast.core.retention import lookup
 from holdfast.core.state import State, Status, Stored, Trial, units
+from holdfast.core.trial_delays import hold_back, wait_for_space
 from holdfast.core.turn import Turn
-from holdfast.core.wishes import grant
 from holdfast.errors import MetricMissingError
 
 LOADS_BEFORE_FALL_BACK = 2
@@ -53,16 +56,18 @@ def _report(turn: Turn, o: ob.Report) -> None:
         _repeat_answer(turn, trial, o)
         return
     verdict, why = _judge(turn, trial, o)
+    saved = o.sealed is not None or trial.checkpointed  # now, or when it was asked to after its last report
     if o.final:
-        turn.state.session.returning.add(o.n)
+        turn.state.driver.returning.add(o.n)
     turn.add(ev.Reported(turn.at, o.n, o.attempt, o.worker, o.dt, o.metrics, verdict, why))
-    grant(turn)
+    apply_requests(turn)
     if o.sealed is not None:
         _stage(turn, trial, o.sealed)
     if o.final:
         return
-    if trial.uncommitted > turn.policies.rules.max_uncommitted and not trial.verdict:
-        turn.state.session.owed[o.n] = o.ordinal  # answered when storage has caught up
+    leaves = trial.verdict or turn.state.driver.draining
+    if not leaves and backlog.must_wait(turn, trial, saved=saved):
+        turn.state.driver.owed[o.n] = o.ordinal  # answered when storage has caught up
     else:
         _answer(turn, trial, o.ordinal, _ahead(turn, o.metrics))
 
@@ -70,14 +75,14 @@ def _report(turn: Turn, o: ob.Report) -> None:
 def _ahead(turn: Turn, metrics: Mapping[str, Any]) -> int:
     """How many reports with these metrics may follow before they are judged: as many as would surely be let pass."""
     rules = turn.policies.rules
-    if not rules.ahead or turn.state.session.draining or turn.state.stopping:
+    if not rules.ahead or turn.state.driver.draining or turn.state.stopping:
         return 0
     return rules.ahead if all(name in metrics for name, _ in rules.required_metrics) else 0
 
 
 def _repeat_answer(turn: Turn, trial: Trial, o: ob.Report) -> None:
     """The same report again: it counts once, but whoever sent it waits for an answer."""
-    if o.ordinal == trial.ordinal and o.n not in turn.state.session.owed:
+    if o.ordinal == trial.ordinal and o.n not in turn.state.driver.owed:
         _answer(turn, trial, o.ordinal)
 
 
@@ -98,7 +103,7 @@ def _judge(turn: Turn, trial: Trial, o: ob.Report) -> tuple[str, str]:
     if why:
         return Verdict.STOP, why
     if trial.rows < trial.judged:
-        return Verdict.CONTINUE, ""  # a step that an attempt before this one has reported, and was told to go on
+        return Verdict.CONTINUE, ""  # a step that an attempt before this one has reported, and was told to continue
     return policies.scheduler.judge(state, trial, result)
 
 
@@ -107,9 +112,8 @@ def _require_metrics(turn: Turn, trial: Trial, metrics: Mapping[str, Any]) -> No
         if metrics and lookup(metrics, name) is None and name not in metrics:
             raise MetricMissingError(
                 f"Trial {trial.id} returned a result which did not include the specified metric `{name}` that "
-                f"`{who}` expects. It reported: {', '.join(map(repr, metrics)) or 'nothing'}. Report {name!r} as well, "
-                "change `metric`, or set TUNE_DISABLE_STRICT_METRIC_CHECKING=1. Nothing was lost: after the fix, "
-                "Tuner.restore(path, trainable=...) goes on."
+                f"`{who}` expects. It reported: {', '.join(map(repr, metrics)) or 'nothing'}. Nothing was lost. "
+                f"{metric_advice(turn.policies.rules, name, who, metrics)}"
             )
 
 
@@ -117,14 +121,14 @@ def _stage(turn: Turn, trial: Trial, sealed: ob.SealedStage) -> None:
     index = trial.next_index
     turn.add(ev.CheckpointStaged(turn.at, trial.n, trial.attempt, index, sealed.name, sealed.bytes, sealed.files))
     turn.commands.append(cmd.Commit(trial.n, index))
-    turn.state.session.full_disk.pop(trial.n, None)  # there was space for it
+    turn.state.driver.full_disk.pop(trial.n, None)  # there was space for it
 
 
 def _answer(turn: Turn, trial: Trial, ordinal: int, ahead: int = 0) -> None:
     state, rules = turn.state, turn.policies.rules
     go = trial.verdict or "go"
     save = _must_save(turn, trial)
-    if not trial.verdict and state.session.draining and _may_leave(turn, trial):
+    if not trial.verdict and state.driver.draining and _may_leave(turn, trial):
         go = "stop"
     turn.commands.append(cmd.Reply(trial.n, trial.attempt, ordinal, go, save, ahead if go == "go" else 0))
     if go != "go":
@@ -136,7 +140,7 @@ def _must_save(turn: Turn, trial: Trial) -> bool:
     wanted = turn.policies.scheduler.wants_save(trial.n)
     if not turn.policies.rules.is_class or trial.checkpointed:
         return False
-    # One that goes on as a copy of another trial has nothing that anybody would load.
+    # One that continues as a copy of another trial has nothing that anybody would load.
     exploits = trial.origin is not None and trial.origin_attempt == trial.attempt
     return not exploits if trial.verdict == Verdict.PAUSE else wanted and not trial.verdict
 
@@ -153,7 +157,7 @@ def _saved(turn: Turn, o: ob.Saved) -> None:
         return
     if o.sealed is not None and _is_news(trial, o, o.sealed):
         _stage(turn, trial, o.sealed)
-    if turn.state.session.draining:
+    if turn.state.driver.draining:
         turn.commands.append(cmd.Halt(o.n, o.attempt))
 
 
@@ -165,25 +169,31 @@ def _is_news(trial: Trial, o: ob.Saved, sealed: ob.SealedStage) -> bool:
 def _returned(turn: Turn, o: ob.Returned) -> None:
     trial = _current(turn, o)
     if trial is not None:
-        terminate(turn, trial, trial.why if trial.verdict == Verdict.STOP else "returned")
+        why = trial.why if trial.verdict == Verdict.STOP else "returned"
+        terminate(turn, trial, why, _unreported_worker(trial, o))
 
 
 def _stopped(turn: Turn, o: ob.Stopped) -> None:
     trial = _current(turn, o)
     if trial is not None:
-        _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, "")
+        _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, "", _unreported_worker(trial, o))
 
 
-def _unwound(turn: Turn, trial: Trial, cause: str, detail: str) -> None:
+def _unreported_worker(trial: Trial, o: ob.FromWorker | ob.Died) -> int:
+    """The worker that the end of an attempt must name: that of a trial without a row is known from nothing else."""
+    return o.worker if trial.metrics is None else 0
+
+
+def _unwound(turn: Turn, trial: Trial, cause: str, detail: str, worker: int = 0) -> None:
     """The attempt is over without having failed: carry out the verdict it was given, or put it back in the queue."""
     if trial.verdict == Verdict.STOP:
-        terminate(turn, trial, trial.why)
+        terminate(turn, trial, trial.why, worker)
     elif turn.state.stopping:
-        terminate(turn, trial, turn.state.stopping)
+        terminate(turn, trial, turn.state.stopping, worker)
     elif trial.verdict == Verdict.PAUSE:
         turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt))
     else:
-        turn.add(ev.AttemptInterrupted(turn.at, trial.n, trial.attempt, cause, detail))
+        turn.add(ev.AttemptInterrupted(turn.at, trial.n, trial.attempt, cause, detail, worker))
         drop_obsolete(turn, trial)
         hold_back(turn, trial)
 
@@ -192,19 +202,19 @@ def _raised(turn: Turn, o: ob.Raised) -> None:
     trial = _current(turn, o)
     if trial is None:
         return
-    o = msgspec.structs.replace(o, error=_without_root(turn, o.error))
-    if trial.verdict or turn.state.session.draining:
+    o, worker = msgspec.structs.replace(o, error=_without_root(turn, o.error)), _unreported_worker(trial, o)
+    if trial.verdict or turn.state.driver.draining:
         # It was on its way out: what it raises while unwinding changes nothing about the decision.
         turn.add(ev.Noted(turn.at, trial.n, f"while it was being stopped: {o.error.type}: {o.error.message}"))
-        _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, "")
+        _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, "", worker)
     elif o.storage:
-        _unwound(turn, trial, ev.Cause.STORAGE, f"{o.error.type}: {o.error.message}")
+        _unwound(turn, trial, ev.Cause.STORAGE, f"{o.error.type}: {o.error.message}", worker)
         wait_for_space(turn, trial)
     elif o.restoring:
         _load_failed(turn, trial, o)
     else:
         # While a stop rule ends the experiment nothing is tried again, but a failure stays a failure.
-        _fail(turn, trial, ev.Cause.EXCEPTION, o.error, retry=not o.final and not turn.state.stopping)
+        _fail(turn, trial, ev.Cause.EXCEPTION, o.error, not o.final and not turn.state.stopping, worker)
 
 
 def _without_root(turn: Turn, error: ev.ErrorFacts) -> ev.ErrorFacts:
@@ -227,26 +237,26 @@ def _load_failed(turn: Turn, trial: Trial, o: ob.Raised) -> None:
         turn.add(ev.CheckpointRejected(turn.at, trial.n, source[1], reason))
 
 
-def _fail(turn: Turn, trial: Trial, cause: str, error: ev.ErrorFacts, *, retry: bool = True) -> None:
+def _fail(turn: Turn, trial: Trial, cause: str, error: ev.ErrorFacts, retry: bool = True, worker: int = 0) -> None:
     limit = turn.policies.rules.max_failures
     n, attempt = trial.n, trial.attempt
     if retry and (limit < 0 or trial.failures < limit):
-        turn.add(ev.AttemptFailed(turn.at, n, attempt, cause, error))
+        turn.add(ev.AttemptFailed(turn.at, n, attempt, cause, error, worker))
     else:
-        turn.add(ev.TrialErrored(turn.at, n, attempt, cause, error))
+        turn.add(ev.TrialErrored(turn.at, n, attempt, cause, error, worker))
         _fail_fast(turn, trial)
     drop_obsolete(turn, trial)
 
 
 def _fail_fast(turn: Turn, trial: Trial) -> None:
-    if turn.policies.rules.fail_fast and not turn.state.session.draining:
+    if turn.policies.rules.fail_fast and not turn.state.driver.draining:
         interrupt(turn, f"fail_fast: trial {trial.id} failed")
 
 
 def _waiting(turn: Turn, o: ob.Waiting) -> None:
     if _current(turn, o) is None:
         return
-    trouble = turn.state.session.storage_trouble
+    trouble = turn.state.driver.storage_trouble
     if o.text:
         trouble[o.n] = o.text
         turn.add(ev.Noted(turn.at, o.n, turn.policies.rules.relative(o.text)))
@@ -262,22 +272,23 @@ def _joined(turn: Turn, o: ob.Joined) -> None:
 
 
 def _died(turn: Turn, o: ob.Died) -> None:
-    turn.state.session.untidy.add(o.n)
+    turn.state.driver.untidy.add(o.n)
     trial = _current(turn, o)
     if trial is None:
         return
-    turn.state.session.storage_trouble.pop(o.n, None)
+    turn.state.driver.storage_trouble.pop(o.n, None)
+    worker = _unreported_worker(trial, o)
     counted = o.cause in ev.Cause.COUNTED or (o.cause == ev.Cause.PREEMPTED and turn.policies.rules.count_preemption)
-    if trial.verdict or turn.state.session.draining or turn.state.stopping:
-        _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, o.detail)
+    if trial.verdict or turn.state.driver.draining or turn.state.stopping:
+        _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, o.detail, worker)
     elif counted:
-        _fail(turn, trial, o.cause, ev.ErrorFacts(message=o.detail, output=o.output))
+        _fail(turn, trial, o.cause, ev.ErrorFacts(message=o.detail, output=o.output), worker=worker)
     else:
-        _unwound(turn, trial, o.cause, o.detail)
+        _unwound(turn, trial, o.cause, o.detail, worker)
 
 
 def _capacity(turn: Turn, o: ob.Capacity) -> None:
-    turn.state.session.capacity = units(o.resources)
+    turn.state.driver.capacity = units(o.resources)
 
 
 def _stalled(turn: Turn, o: ob.StalledAttempt) -> None:
@@ -288,7 +299,7 @@ def _stalled(turn: Turn, o: ob.StalledAttempt) -> None:
         turn.commands.append(cmd.Halt(o.n, o.attempt))
 
 
-# --- what the checkpoint keeper says
+# --- what checkpoint jobs say
 
 
 def _commit_ended(turn: Turn, o: ob.CommitEnded) -> None:
@@ -306,32 +317,46 @@ def _commit_ended(turn: Turn, o: ob.CommitEnded) -> None:
         for n in turn.policies.rules.retention.crowded_out(turn.state):
             drop_obsolete(turn, turn.state.trials[n])
     _answer_owed(turn, trial)
+    _answer_crowded(turn)
     _unpark(turn.state, trial)
 
 
 def _answer_owed(turn: Turn, trial: Trial) -> None:
     """A trial that saves faster than storage commits waits in ``report()``: stages must not pile up without end."""
-    owed = turn.state.session.owed
-    if trial.n in owed and trial.uncommitted <= turn.policies.rules.max_uncommitted:
+    owed = turn.state.driver.owed
+    if trial.n in owed and not backlog.must_wait(turn, trial, saved=True):
         _answer(turn, trial, owed.pop(trial.n))
 
 
+def _answer_crowded(turn: Turn) -> None:
+    """There may be room in the backlog again: whoever has waited longest continues first."""
+    state = turn.state
+    if state.driver.crowded and not backlog.is_full(turn):
+        for n in list(state.driver.crowded):
+            _answer_owed(turn, state.trials[n])
+
+
+def _free_space(turn: Turn, o: ob.FreeSpace) -> None:
+    turn.state.driver.backlog_share = backlog.share_of(o.bytes, turn.state.staged_bytes)
+    _answer_crowded(turn)
+
+
 def _unpark(state: State, trial: Trial) -> None:
-    if trial.n in state.session.parked and not trial.staging:
-        state.session.parked.discard(trial.n)
+    if trial.n in state.driver.parked and not trial.staging:
+        state.driver.parked.discard(trial.n)
         state.pending.appendleft(trial.n)
 
 
 def _verify_ended(turn: Turn, o: ob.VerifyEnded) -> None:
     state = turn.state
     if o.ok:
-        state.session.verified.add((o.n, o.index))
+        state.driver.verified.add((o.n, o.index))
     elif o.damaged:
         record = state.trials[o.n].find(o.index)
         if record is not None and record.stored == Stored.COMMITTED:
             turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, o.message))
     # Any trial may start from it, not only the one that saved it. The first one to wait starts first.
-    for n in sorted(state.session.awaited.pop((o.n, o.index), ()), reverse=True):
+    for n in sorted(state.driver.awaited.pop((o.n, o.index), ()), reverse=True):
         _unpark(state, state.trials[n])
 
 
@@ -342,7 +367,7 @@ def _delete_ended(turn: Turn, o: ob.DeleteEnded) -> None:
         turn.add(ev.CheckpointsDeleted(turn.at, o.n, (o.index,)))
     else:
         # The intent stays a fact: the next driver that opens the experiment tries again.
-        turn.state.session.undeleted.add((o.n, o.index))
+        turn.state.driver.undeleted.add((o.n, o.index))
         why = turn.policies.rules.relative(o.message)
         turn.add(ev.Noted(turn.at, o.n, f"checkpoint_{o.index:06d} could not be deleted: {why}"))
 
@@ -351,10 +376,10 @@ def _delete_ended(turn: Turn, o: ob.DeleteEnded) -> None:
 
 
 def _proposed(turn: Turn, o: ob.Proposed) -> None:
-    turn.state.session.asked = max(0, turn.state.session.asked - 1)
-    turn.state.session.search_waits = False
+    turn.state.driver.asked = max(0, turn.state.driver.asked - 1)
+    turn.state.driver.search_waits = False
     if turn.state.stopping:
-        return  # the experiment was stopped while the searcher was thinking; if it goes on, the searcher is asked again
+        return  # the experiment was stopped while the searcher was thinking; if it resumes, the searcher is asked again
     turn.add(
         ev.TrialCreated(
             turn.at,
@@ -374,11 +399,11 @@ def _proposed(turn: Turn, o: ob.Proposed) -> None:
 
 def _not_yet(turn: Turn, o: ob.NotYet) -> None:
     # It was told more meanwhile? Then it will answer to that as well.
-    turn.state.session.search_waits = o.told == turn.state.session.told
+    turn.state.driver.search_waits = o.told == turn.state.driver.told
 
 
 def _exhausted(turn: Turn, o: ob.Exhausted) -> None:
-    turn.state.session.asked = 0
+    turn.state.driver.asked = 0
     if not turn.state.search_ended:
         turn.add(ev.SearchEnded(turn.at, o.reason))
 
@@ -387,7 +412,7 @@ def _stop_all(turn: Turn, o: ob.StopAll) -> None:
     """A stop rule ends the experiment: waiting trials end now, running ones after their current iteration."""
     state = turn.state
     if not state.stopping:
-        turn.add(ev.SearchEnded(turn.at, f"stop: {o.reason}"))
+        turn.add(ev.SearchEnded(turn.at, f"{STOPPED}{o.reason}"))
     terminate_waiting(turn, o.reason)
     for n in state.running:
         trial = state.trials[n]
@@ -397,11 +422,14 @@ def _stop_all(turn: Turn, o: ob.StopAll) -> None:
 def interrupt(turn: Turn, reason: str) -> None:
     """This driver will end: nothing new starts, running trials save what they can; all of them stay unfinished."""
     state = turn.state
-    state.session.draining = reason
+    state.driver.draining = reason
     for n in state.running:
         attempt = state.trials[n].attempt
         # A function that has never saved anything has nothing that is worth waiting for.
         can_save = turn.policies.rules.is_class or state.any_checkpoint
+        if n in state.driver.owed:  # it waits for storage, which may take longer than this driver has
+            state.driver.crowded.pop(n, None)
+            _answer(turn, state.trials[n], state.driver.owed.pop(n))
         turn.commands.append(cmd.SaveSoon(n, attempt) if can_save else cmd.Halt(n, attempt))
 
 
@@ -416,19 +444,23 @@ def _callback_raised(turn: Turn, o: ob.CallbackRaised) -> None:
         _fail_fast(turn, trial)
 
 
+def _hint(turn: Turn, o: ob.Hint) -> None:
+    """Whoever sees observations shows it; it is no fact about the trial."""
+
+
 def _grace_over(turn: Turn, _: ob.GraceOver) -> None:
-    turn.state.session.grace_over = True
+    turn.state.driver.grace_over = True
     for n in turn.state.running:
         turn.commands.append(cmd.Halt(n, turn.state.trials[n].attempt))
 
 
 def _resumed(turn: Turn, o: ob.Resumed) -> None:
-    """A driver opened an experiment that ran before: settle what the old driver left, then obey the user's choice."""
+    """A driver opened an experiment that ran before: settle what the old one left, then do as the user chose."""
     state = turn.state
-    grant(turn)  # before anything is dropped that a wish refers to
+    apply_requests(turn)  # before anything is dropped that a request refers to
     for n in list(state.running):
         _unwound(turn, state.trials[n], ev.Cause.DRIVER_LOST, o.lost)
-    obey(turn, o)
+    resume_trials(turn, o)
 
 
 _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
@@ -438,9 +470,11 @@ _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     ob.Stopped: _stopped,
     ob.Raised: _raised,
     ob.Waiting: _waiting,
+    ob.Hint: _hint,
     ob.Joined: _joined,
     ob.Died: _died,
     ob.Capacity: _capacity,
+    ob.FreeSpace: _free_space,
     ob.CommitEnded: _commit_ended,
     ob.VerifyEnded: _verify_ended,
     ob.DeleteEnded: _delete_ended,
@@ -460,6 +494,7 @@ def decide_all(turn: Turn, observations: Iterable[ob.Observation]) -> Turn:
     """Handle a batch of observations, then start what fits."""
     for observation in observations:
         decide(turn, observation)
-    grant(turn)
+    apply_requests(turn)
+    backlog.tell(turn)
     schedule(turn)
     return turn

@@ -9,9 +9,15 @@ Fields are only ever added at the end, with a default: old journals must stay re
 
 from __future__ import annotations
 
-from typing import Any, Union
+from collections.abc import Callable
+from typing import Annotated, Any, Union
 
 import msgspec
+
+# Checked when a record is read: Python takes -1 for the last of a list, and a date cannot be made of every number.
+Count = Annotated[int, msgspec.Meta(ge=0)]
+Moment = Annotated[float, msgspec.Meta(ge=0.0, le=253_000_000_000.0)]
+Amount = Annotated[float, msgspec.Meta(ge=0.0, le=1e18)]
 
 
 class Cause:
@@ -43,21 +49,23 @@ class ErrorFacts(msgspec.Struct, array_like=True, frozen=True, gc=False):
     location: str = ""  # the user's own file:line
     traceback: str = ""
     output: str = ""  # tail of what the trial printed
+    kinds: tuple[str, ...] = ()  # ``module:name`` of its class and their bases, nearest first
 
 
 class Event(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Base of all events."""
 
-    at: float
+    at: Moment
 
 
 class EpochStarted(Event, frozen=True, tag="epoch"):
     """A driver took the right to write; everything an older epoch writes after this is void."""
 
-    epoch: int
+    epoch: Count
     writer: str
     host: str
     pid: int
+    objects: dict[str, str] = {}  # digests of the files that it runs with, by name; empty: as before
 
 
 class WorkerJoined(Event, frozen=True, tag="worker"):
@@ -70,13 +78,13 @@ class WorkerJoined(Event, frozen=True, tag="worker"):
 
 
 class TrialCreated(Event, frozen=True, tag="new"):
-    n: int
+    n: Count
     id: str
-    config: dict[str, Any]
+    config: dict[Any, Any]
     tag: str
     params: tuple[str, ...] = ()  # paths in config that the search chose
     mark: list[int] | None = None  # where the proposer stood; lets it continue exactly here
-    request: dict[str, float] | None = None  # None: one CPU
+    request: dict[str, Amount] | None = None  # None: one CPU
     name: str = ""  # only if the user named the trial
     dirname: str = ""  # only if it differs from the rule
     asked_after: int = -1  # last event that the searcher had been told when it chose this config
@@ -85,15 +93,15 @@ class TrialCreated(Event, frozen=True, tag="new"):
 class TrialStarted(Event, frozen=True, tag="start"):
     """An attempt was given to the engine. ``rows`` reports survive; later ones are superseded (I6)."""
 
-    n: int
-    attempt: int
-    rows: int = 0
-    source: tuple[int, int] | None = None  # (trial, checkpoint index) that it starts from
+    n: Count
+    attempt: Count
+    rows: Count = 0
+    source: tuple[Count, Count] | None = None  # (trial, checkpoint index) that it starts from
 
 
 class Reported(Event, frozen=True, tag="rep"):
-    n: int
-    attempt: int
+    n: Count
+    attempt: Count
     worker: int
     dt: float  # time_this_iter_s, measured in the worker
     metrics: dict[str, Any]
@@ -104,55 +112,55 @@ class Reported(Event, frozen=True, tag="rep"):
 class CheckpointStaged(Event, frozen=True, tag="stage"):
     """Fully written under the root, not yet fsynced and renamed. Recovery finishes the commit."""
 
-    n: int
-    attempt: int
-    index: int
+    n: Count
+    attempt: Count
+    index: Count
     sealed: str
-    bytes: int
-    files: int
+    bytes: Count
+    files: Count
 
 
 class CheckpointCommitted(Event, frozen=True, tag="ckpt"):
-    n: int
-    index: int
+    n: Count
+    index: Count
     digest: str
-    bytes: int
+    bytes: Count
 
 
 class CheckpointRejected(Event, frozen=True, tag="bad"):
-    n: int
-    index: int
+    n: Count
+    index: Count
     reason: str
 
 
 class CheckpointsDropped(Event, frozen=True, tag="drop"):
     """Nothing refers to these any more: the intent to delete them."""
 
-    n: int
-    indexes: tuple[int, ...]
+    n: Count
+    indexes: tuple[Count, ...]
 
 
 class CheckpointsDeleted(Event, frozen=True, tag="gone"):
-    n: int
-    indexes: tuple[int, ...]
+    n: Count
+    indexes: tuple[Count, ...]
 
 
 class TrialPaused(Event, frozen=True, tag="pause"):
-    n: int
-    attempt: int
+    n: Count
+    attempt: Count
 
 
 class TrialResumed(Event, frozen=True, tag="unpause"):
-    n: int
+    n: Count
 
 
 class TrialReconfigured(Event, frozen=True, tag="config"):
-    """The trial goes on with another config and, if ``donor`` is given, from that checkpoint. Its rows stay."""
+    """The trial continues with another config and, if ``donor`` is given, from that checkpoint. Its rows stay."""
 
-    n: int
-    config: dict[str, Any]
+    n: Count
+    config: dict[Any, Any]
     tag: str = ""  # how it is shown from now on
-    donor: tuple[int, int] | None = None  # (trial, checkpoint index)
+    donor: tuple[Count, Count] | None = None  # (trial, checkpoint index)
     parent: int = -1  # the trial that was copied, which may itself have begun with a checkpoint of ``donor``
     params: tuple[str, ...] = ()  # paths in config that were chosen by now
 
@@ -160,45 +168,50 @@ class TrialReconfigured(Event, frozen=True, tag="config"):
 class TrialResized(Event, frozen=True, tag="resize"):
     """The trial asks for other resources from its next attempt on."""
 
-    n: int
-    request: dict[str, float] | None
+    n: Count
+    request: dict[str, Amount] | None
+    by_user: bool = False  # else by the scheduler
 
 
 class AttemptFailed(Event, frozen=True, tag="fail"):
     """Counted against ``max_failures``; the trial will be tried again."""
 
-    n: int
-    attempt: int
+    n: Count
+    attempt: Count
     cause: str
     error: ErrorFacts
+    worker: int = 0  # where it ran, if no row of the trial tells; so in all events that end an attempt
 
 
 class AttemptInterrupted(Event, frozen=True, tag="cut"):
     """Not the trial's fault; not counted; the trial will be tried again."""
 
-    n: int
-    attempt: int
+    n: Count
+    attempt: Count
     cause: str
     detail: str = ""
+    worker: int = 0
 
 
 class TrialErrored(Event, frozen=True, tag="error"):
-    n: int
-    attempt: int
+    n: Count
+    attempt: Count
     cause: str
     error: ErrorFacts
+    worker: int = 0
 
 
 class TrialTerminated(Event, frozen=True, tag="end"):
-    n: int
-    attempt: int
+    n: Count
+    attempt: Count
     reason: str
+    worker: int = 0
 
 
 class TrialRequeued(Event, frozen=True, tag="again"):
     """The user asked for an ended trial to run again: mode "resume" or "restart"."""
 
-    n: int
+    n: Count
     mode: str
 
 
@@ -209,7 +222,22 @@ class BudgetRenewed(Event, frozen=True, tag="renew"):
 class SearchAsked(Event, frozen=True, tag="ask"):
     """A searcher that learns was asked for configurations: all it will answer follows from what it was told before."""
 
-    count: int
+    count: Count
+
+
+class BacklogFilled(Event, frozen=True, tag="full"):
+    """More bytes of staged checkpoints wait to be committed than may: trials that save wait from now on."""
+
+    checkpoints: int
+    bytes: int
+    limit: int
+
+
+class BacklogEased(Event, frozen=True, tag="eased"):
+    """Trials do not wait for the backlog any more."""
+
+    checkpoints: int
+    bytes: int
 
 
 class StoodStill(Event, frozen=True, tag="still"):
@@ -224,10 +252,25 @@ class SearchReopened(Event, frozen=True, tag="more"):
     reason: str
 
 
+class SettingsChanged(Event, frozen=True, tag="settings"):
+    """The user continued with other settings than before. None: as before. Targets are for the whole experiment."""
+
+    metric: str | None = None
+    mode: str | None = None
+    num_samples: int | None = None  # in total; -1: without end
+    total: int | None = None  # trials that ``num_samples`` makes; None if nobody knows
+    time_budget_s: float | None = None
+    max_concurrent: int | None = None
+    objects: dict[str, str] = {}  # setting -> key of its stored value
+    retold: bool = False  # a policy is another one: it was told everything again
+    relearned: bool = False  # and it was another metric that counted
+    words: tuple[str, ...] = ()  # the differences, for people
+
+
 class Noted(Event, frozen=True, tag="note"):
     """Something a person should know later, about one trial (``n``) or the experiment (-1)."""
 
-    n: int
+    n: Annotated[int, msgspec.Meta(ge=-1)]
     text: str
 
 
@@ -258,14 +301,17 @@ AnyEvent = Union[
     BudgetRenewed,
     SearchAsked,
     StoodStill,
+    BacklogFilled,
+    BacklogEased,
     SearchEnded,
     SearchReopened,
+    SettingsChanged,
     Noted,
     DriverStopped,
 ]
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(AnyEvent)
+_decoder = msgspec.msgpack.Decoder(AnyEvent, ext_hook=lambda code, data: _refuse_extension(code))
 
 
 def encode(event: AnyEvent) -> bytes:
@@ -273,7 +319,9 @@ def encode(event: AnyEvent) -> bytes:
     return _encoder.encode(event)
 
 
-def decode(payload: bytes | memoryview) -> AnyEvent:
-    """The inverse of ``encode``; raises ``msgspec.DecodeError`` for anything else."""
-    event: AnyEvent = _decoder.decode(payload)
-    return event
+decode: Callable[[bytes | memoryview], AnyEvent] = _decoder.decode
+"""The inverse of ``encode``; raises ``ValueError`` or ``RecursionError`` for anything else."""
+
+
+def _refuse_extension(code: int) -> Any:
+    raise ValueError(f"an extension of type {code}, which no event holds")

@@ -1,7 +1,7 @@
 """Observations: what the world told us. They may be late, repeated, stale or wrong; events are what we made of them.
 
 The first group travels as it is from a worker to the driver (one wire format for every engine); the others are made
-by the engine, the checkpoint keeper or the controller itself. None of them is ever journaled.
+by the engine, by checkpoint jobs or by the controller itself. None of them is ever journaled.
 """
 
 from __future__ import annotations
@@ -67,12 +67,18 @@ class Raised(FromWorker, frozen=True, tag="F"):
 
 
 class Waiting(FromWorker, frozen=True, tag="W"):
-    """The worker cannot stage a checkpoint for now (disk full) and waits; empty text: it goes on."""
+    """The worker cannot stage a checkpoint for now (disk full) and waits; empty text: it continues."""
 
     text: str
 
 
-WorkerMessage = Union[Report, Saved, Returned, Stopped, Raised, Waiting]
+class Hint(FromWorker, frozen=True, tag="N"):
+    """The trial uses an older spelling; the text has the user's line, and is only shown."""
+
+    text: str
+
+
+WorkerMessage = Union[Report, Saved, Returned, Stopped, Raised, Waiting, Hint]
 
 
 class Joined(msgspec.Struct, frozen=True):
@@ -92,12 +98,19 @@ class Died(msgspec.Struct, frozen=True):
     cause: str  # events.Cause
     detail: str  # "killed by SIGSEGV", "exit code 3", ...
     output: str = ""
+    worker: int = 0  # 0: it never had one
 
 
 class Capacity(msgspec.Struct, frozen=True):
     """What the engine can run at the same time, in total."""
 
     resources: dict[str, float]
+
+
+class FreeSpace(msgspec.Struct, frozen=True):
+    """What the disk that staged checkpoints wait on has free."""
+
+    bytes: int
 
 
 class CommitEnded(msgspec.Struct, frozen=True):
@@ -133,7 +146,7 @@ class Proposed(msgspec.Struct, frozen=True):
     """The searcher's next configuration, ready to become a trial."""
 
     id: str
-    config: dict[str, Any]
+    config: dict[Any, Any]
     tag: str
     params: tuple[str, ...]
     mark: list[int] | None
@@ -193,13 +206,15 @@ class Resumed(msgspec.Struct, frozen=True):
     unfinished: str = "resume"
     errored: str = "skip"
     lost: str = ""  # why trials that were running are not running now
-    spent: str = ""  # why nothing may run any more, whatever the user wishes (a used-up time budget)
+    spent: str = ""  # why nothing may run any more, whatever the user requests (a used-up time budget)
+    requests: dict[int, dict[str, float] | None] = {}  # other resources that the user gives to trials
 
 
 EdgeObservation = Union[
     Joined,
     Died,
     Capacity,
+    FreeSpace,
     CommitEnded,
     VerifyEnded,
     DeleteEnded,

@@ -4,23 +4,24 @@ from __future__ import annotations
 
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
-from holdfast.core.state import CheckpointRecord, Session, State, Status, Stored, Trial, units
+from holdfast.core.backlog import may_start
+from holdfast.core.requests import apply_requests
+from holdfast.core.state import CheckpointRecord, DriverMemory, State, Status, Stored, Trial, units
 from holdfast.core.turn import Turn
-from holdfast.core.wishes import grant
 
 WAITS_IN_VAIN = "the searcher wants to hear of a trial before it suggests another one, and none is left"
 
 
 def schedule(turn: Turn) -> None:
     """Start what fits, and ask the searcher for more when the queue runs low."""
-    if turn.state.session.draining:
+    if turn.state.driver.draining:
         return
     _start_verified(turn)
     _start_chosen(turn)
     _ask(turn)
     if _stands_still(turn):
         turn.add(ev.StoodStill(turn.at))
-        grant(turn)
+        apply_requests(turn)
         if not _start_chosen(turn) and _stands_still(turn):
             _start_oldest(turn)
     _end_hopeless_search(turn)
@@ -39,17 +40,17 @@ def _start_chosen(turn: Turn) -> bool:
 
 def _stands_still(turn: Turn) -> bool:
     """No event would ever come again: everything that is left waits, and the scheduler starts none of it."""
-    state, session = turn.state, turn.state.session
-    if state.running or session.parked or state.staged or session.awaited or not _is_search_silent(state):
+    state, memory = turn.state, turn.state.driver
+    if state.running or memory.parked or state.staged or memory.awaited or not _is_search_silent(state):
         return False
-    if any(session.held_until.get(n, 0.0) > turn.at for n in (*state.pending, *state.paused)):
+    if any(memory.held_until.get(n, 0.0) > turn.at for n in (*state.pending, *state.paused)):
         return False  # it will be tried again soon
     return _oldest_that_fits(turn) is not None
 
 
 def _is_search_silent(state: State) -> bool:
     """Is no further configuration under way?"""
-    return bool(state.search_ended) or not state.session.asked or state.session.search_waits
+    return bool(state.search_ended) or not state.driver.asked or state.driver.search_waits
 
 
 def _oldest_that_fits(turn: Turn) -> int | None:
@@ -59,7 +60,7 @@ def _oldest_that_fits(turn: Turn) -> int | None:
 
 
 def _start_oldest(turn: Turn) -> None:
-    """Whatever a scheduler waits for cannot happen, so that one trial must go on."""
+    """Whatever a scheduler waits for cannot happen, so that one trial must continue."""
     n = _oldest_that_fits(turn)
     if n is not None:
         _start_waiting(turn, n)
@@ -68,42 +69,44 @@ def _start_oldest(turn: Turn) -> None:
 def _start_waiting(turn: Turn, n: int) -> None:
     if turn.state.trials[n].status == Status.PAUSED:
         turn.add(ev.TrialResumed(turn.at, n))
-    _start(turn, turn.state.trials[n])
+    start(turn, turn.state.trials[n])
 
 
 def _end_hopeless_search(turn: Turn) -> None:
     """A searcher that waits for results of trials will wait for ever when there is none left to have any."""
-    state, session = turn.state, turn.state.session
-    left = state.pending or state.paused or state.running or session.parked
-    if session.asked and session.search_waits and not state.search_ended and not left:
-        session.asked = 0
+    state, memory = turn.state, turn.state.driver
+    left = state.pending or state.paused or state.running or memory.parked
+    if memory.asked and memory.search_waits and not state.search_ended and not left:
+        memory.asked = 0
         turn.add(ev.SearchEnded(turn.at, WAITS_IN_VAIN))
 
 
 def _ask(turn: Turn) -> None:
-    state, session = turn.state, turn.state.session
-    if state.search_ended or session.asked:
+    state, memory = turn.state, turn.state.driver
+    if state.search_ended or memory.asked:
         return
     if state.asks > len(state.trials):
-        session.asked = state.asks - len(state.trials)  # what a driver before this one has asked for is still owed
+        memory.asked = state.asks - len(state.trials)  # what a driver before this one has asked for is still owed
         return
-    session.asked = _room_for_new(turn)
-    if not session.asked:
+    memory.asked = _room_for_new(turn)
+    if not memory.asked:
         return
     if turn.policies.rules.searcher_learns:
-        turn.add(ev.SearchAsked(turn.at, session.asked))
-    turn.commands.append(cmd.Propose(session.asked))
+        turn.add(ev.SearchAsked(turn.at, memory.asked))
+    turn.commands.append(cmd.Propose(memory.asked))
 
 
 def _has_room(turn: Turn) -> bool:
     limit = turn.policies.rules.max_concurrent
-    return not limit or len(turn.state.running) + len(turn.state.session.reserved) < limit
+    if limit and len(turn.state.running) + len(turn.state.driver.reserved) >= limit:
+        return False
+    return may_start(turn)
 
 
 def _room_for_new(turn: Turn) -> int:
     """How many trials to ask for: none until the queue is half empty, so that asking happens in batches."""
     state, rules = turn.state, turn.policies.rules
-    waiting = len(state.pending) + len(state.session.parked)
+    waiting = len(state.pending) + len(state.driver.parked)
     wanted = rules.lookahead - waiting
     if rules.max_concurrent:
         return max(0, min(wanted, rules.max_concurrent - waiting - len(state.running)))
@@ -111,47 +114,50 @@ def _room_for_new(turn: Turn) -> int:
 
 
 def _fits(turn: Turn, n: int) -> bool:
-    session = turn.state.session
-    until = session.held_until.get(n)
+    memory = turn.state.driver
+    until = memory.held_until.get(n)
     if until is not None:
         if turn.at < until:
             return False
-        del session.held_until[n]
-    used, capacity = session.used, session.capacity
+        del memory.held_until[n]
+    used, capacity = memory.used, memory.capacity
     return all(
-        used.get(name, 0) + _reserved(session, name) + amount <= capacity.get(name, 0)
+        used.get(name, 0) + _reserved(memory, name) + amount <= capacity.get(name, 0)
         for name, amount in units(turn.state.trials[n].request).items()
     )
 
 
-def _reserved(session: Session, name: str) -> int:
-    return sum(request.get(name, 0) for request in session.reserved.values()) if session.reserved else 0
+def _reserved(memory: DriverMemory, name: str) -> int:
+    return sum(request.get(name, 0) for request in memory.reserved.values()) if memory.reserved else 0
 
 
-def _start(turn: Turn, trial: Trial) -> None:
-    """Give the trial to the engine, after its checkpoint has been committed and verified."""
-    session = turn.state.session
+def start(turn: Turn, trial: Trial) -> None:
+    """Give the trial to the engine, after its checkpoint has been committed and verified.
+
+    Or end it, if it has progress that it cannot continue from: ``is_lost``.
+    """
+    memory = turn.state.driver
     if trial.staging:
         _park(turn.state, trial)
         return
     point = turn.state.start_point(trial)
     source, rows = (None, 0) if point is None else point
-    if source is None and any(record.digest for record in _lost(trial)):
+    if is_lost(turn.state, trial):
         _all_damaged(turn, trial)
         return
-    if source is not None and source not in session.verified:
+    if source is not None and source not in memory.verified:
         _park(turn.state, trial)
-        session.reserved[trial.n] = units(trial.request)  # it was chosen: nobody else takes its place meanwhile
-        session.awaited.setdefault(source, set()).add(trial.n)
+        memory.reserved[trial.n] = units(trial.request)  # it was chosen: nobody else takes its place meanwhile
+        memory.awaited.setdefault(source, set()).add(trial.n)
         turn.commands.append(cmd.Verify(*source))
         return
     if source is not None:
-        session.verified.discard(source)  # once per start: bytes can rot while a trial runs
+        memory.verified.discard(source)  # once per start: bytes can rot while a trial runs
     elif trial.origin is not None:
         _note_origin_gone(turn, trial, trial.origin)
     elif any(record.attempt == trial.attempt for record in _lost(trial)):
         _note_nothing_saved(turn, trial)
-    session.storage_trouble.pop(trial.n, None)
+    memory.storage_trouble.pop(trial.n, None)
     turn.add(ev.TrialStarted(turn.at, trial.n, trial.attempt + 1, rows, source))
     turn.commands.append(cmd.Launch(trial.n, trial.attempt))
 
@@ -161,11 +167,11 @@ def _start_verified(turn: Turn) -> None:
 
     Not before everything that has happened is dealt with: it may be that this driver ends, or the trial does.
     """
-    state, session = turn.state, turn.state.session
-    for n in [n for n in session.reserved if n not in session.parked]:
-        del session.reserved[n]
+    state, memory = turn.state, turn.state.driver
+    for n in [n for n in memory.reserved if n not in memory.parked]:
+        del memory.reserved[n]
         if state.trials[n].status == Status.PENDING and _fits(turn, n):
-            _start(turn, state.trials[n])
+            start(turn, state.trials[n])
 
 
 def _park(state: State, trial: Trial) -> None:
@@ -173,7 +179,12 @@ def _park(state: State, trial: Trial) -> None:
         state.pending.popleft()
     else:
         state.pending.remove(trial.n)
-    state.session.parked.add(trial.n)
+    state.driver.parked.add(trial.n)
+
+
+def is_lost(state: State, trial: Trial) -> bool:
+    """Whether all that a trial has ever committed is damaged: then it does not start over by itself (I2)."""
+    return state.start_point(trial) is None and any(record.digest for record in _lost(trial))
 
 
 def _lost(trial: Trial) -> list[CheckpointRecord]:
@@ -216,8 +227,8 @@ def _all_damaged(turn: Turn, trial: Trial) -> None:
 
 def finished(state: State) -> bool:
     """Nothing is left to do: every trial ended, the search too, and storage has caught up."""
-    waiting = state.pending or state.paused or state.running or state.session.parked
-    deleting = len(state.dropping) > len(state.session.undeleted)
+    waiting = state.pending or state.paused or state.running or state.driver.parked
+    deleting = len(state.dropping) > len(state.driver.undeleted)
     return bool(state.search_ended) and not waiting and not state.staged and not deleting
 
 
@@ -226,4 +237,4 @@ def drained(state: State) -> bool:
 
     A stage that is left behind is a durable fact: the next driver finishes its commit.
     """
-    return not state.running and (not state.staged or state.session.grace_over)
+    return not state.running and (not state.staged or state.driver.grace_over)

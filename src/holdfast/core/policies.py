@@ -33,10 +33,10 @@ class Stop(msgspec.Struct, frozen=True, tag="stop"):
 
 
 class Reconfigure(msgspec.Struct, frozen=True, tag="config"):
-    """Let a trial that waits, or was told to pause, go on with another config; with ``donor``, as a copy of another."""
+    """Let a trial that waits, or was told to pause, resume with another config; with ``donor``, as a copy."""
 
     n: int
-    config: dict[str, Any]
+    config: dict[Any, Any]
     tag: str = ""
     donor: tuple[int, int] | None = None  # the committed checkpoint that ``parent`` would start from
     parent: int = -1
@@ -50,14 +50,14 @@ class Resize(msgspec.Struct, frozen=True, tag="resize"):
     request: dict[str, float] | None
 
 
-Wish = Union[Stop, Reconfigure, Resize]
+SchedulerRequest = Union[Stop, Reconfigure, Resize]
 
 
 class Scheduler(Protocol):
-    """Judges running trials, picks which waiting trial runs next, and wishes for changes of others.
+    """Judges running trials, picks which waiting trial runs next, and requests for changes of others.
 
     What the core may rely on after a crash: a scheduler that was told the same events in the same order, and asked to
-    judge the same reports between them, gives the same answers and has the same wishes.
+    judge the same reports between them, gives the same answers and has the same requests.
     """
 
     def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
@@ -68,12 +68,12 @@ class Scheduler(Protocol):
         """``event`` has become a fact."""
         ...
 
-    def wishes(self, state: State) -> Iterable[Wish]:
-        """What should become of other trials. A wish stands until an event has fulfilled it."""
+    def requests(self, state: State) -> Iterable[SchedulerRequest]:
+        """What should become of other trials. A request stands until an event has fulfilled it."""
         ...
 
     def wants_save(self, n: int) -> bool:
-        """Must the trial save before it goes on? Asked once per answer."""
+        """Must the trial save before it continues? Asked once per answer."""
         ...
 
     def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
@@ -82,11 +82,14 @@ class Scheduler(Protocol):
 
 
 class StopRule(Protocol):
-    """Ends trials (``why_stop``) or the whole experiment (``why_stop_all``); "" means go on."""
+    """Ends trials (``why_stop``) or the whole experiment (``why_stop_all``); "" means continue."""
 
     def why_stop(self, trial: Trial, result: Callable[[], dict[str, Any]]) -> str: ...
 
     def why_stop_all(self, lived_s: float) -> str: ...
+
+
+NO_LIMIT = 2**63 - 1
 
 
 class Rules(msgspec.Struct, frozen=True):
@@ -104,8 +107,13 @@ class Rules(msgspec.Struct, frozen=True):
     count_preemption: bool = False
     unwind_grace_s: float = 600.0  # for a trial that was told to stop
     max_uncommitted: int = 4  # staged checkpoints of one trial before its next report waits
+    max_backlog_bytes: int | None = None  # of all staged checkpoints; None: a share of the disk's free space
     ahead: int = 0  # reports of a trial that need not wait for an answer, because nothing can tell it to stop
     roots: tuple[str, ...] = ()  # where the experiment is now, in every spelling that a path may have
+    mode: str | None = None
+    schedulers: tuple[str, ...] = ()  # names of the scheduler's classes
+    restore: str = "Tuner.restore(path"  # how a call begins that continues with the experiment
+    trainable: str = "..."  # and how the trainable is written in it
 
     def relative(self, text: str) -> str:
         """``text`` with paths below the root made relative to it."""

@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
-from holdfast.core.dropping import drop_obsolete, drop_released, terminate_waiting
+from holdfast.core.changed_settings import STOPPED
+from holdfast.core.ending import drop_obsolete, drop_released, terminate_waiting
 from holdfast.core.state import State, Status, Trial
 from holdfast.core.turn import Turn
 
 
-def obey(turn: Turn, o: ob.Resumed) -> None:
+def resume_trials(turn: Turn, o: ob.Resumed) -> None:
     """Resume, restart or leave trials as the user chose, and take up what storage still has to do.
 
     Nothing runs when this is called: what the former driver left running has been settled.
     """
     state = turn.state
-    state.session.held_until.clear()
+    state.driver.held_until.clear()
     ended = [trial for trial in state.trials if trial.final]  # before the unfinished ones join them
     if o.unfinished == "restart":
         for trial in list(state.unfinished()):
@@ -31,6 +34,7 @@ def obey(turn: Turn, o: ob.Resumed) -> None:
     turn.add(ev.BudgetRenewed(turn.at))
     if state.stopping:
         terminate_waiting(turn, state.stopping)
+    _resize(turn, o.requests)
     _drop_what_was_forgotten(turn)
     _newest_first(state)
     turn.commands.extend(cmd.Commit(n, index) for n, index in state.staged)
@@ -45,7 +49,7 @@ def _requeue(turn: Turn, trials: list[Trial], action: str) -> None:
             _restart(turn, trial)
         else:
             turn.add(ev.TrialRequeued(turn.at, trial.n, "resume"))
-    if turn.state.search_ended.startswith("stop: ") and turn.state.pending:
+    if turn.state.search_ended.startswith(STOPPED) and turn.state.pending:
         turn.add(ev.SearchReopened(turn.at, "trials were resumed"))
 
 
@@ -54,6 +58,12 @@ def _restart(turn: Turn, trial: Trial) -> None:
     turn.add(ev.TrialRequeued(turn.at, trial.n, "restart"))
     drop_obsolete(turn, trial)
     drop_released(turn, origin)
+
+
+def _resize(turn: Turn, requests: Mapping[int, dict[str, float] | None]) -> None:
+    for n, request in requests.items():
+        if turn.state.trials[n].status in (Status.PENDING, Status.PAUSED):
+            turn.add(ev.TrialResized(turn.at, n, request, by_user=True))
 
 
 def _drop_what_was_forgotten(turn: Turn) -> None:

@@ -1,17 +1,20 @@
 """The experiment's state: what the events so far add up to.
 
-``State`` and ``Trial`` are plain records. Only ``transitions.apply`` changes their durable part; ``Session`` holds what
-one driver knows and forgets (nothing in it may decide what a resumed experiment would decide differently).
+``State`` and ``Trial`` are plain records. Only ``transitions.apply`` changes their durable part; ``DriverMemory`` holds
+what one driver knows and forgets (nothing in it may decide what a resumed experiment would decide differently).
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator, Mapping
+from operator import attrgetter
 from typing import Any
 
 import msgspec
 
+from holdfast.core.changed_settings import ChangedSettings
 from holdfast.core.events import ErrorFacts
 
 
@@ -56,6 +59,9 @@ class CheckpointRecord(msgspec.Struct, array_like=True, gc=False):
     reason: str = ""
 
 
+_index_of = attrgetter("index")
+
+
 class WorkerFacts(msgspec.Struct, array_like=True, frozen=True, gc=False):
     """Where a worker runs."""
 
@@ -69,7 +75,7 @@ class Trial(msgspec.Struct, array_like=True):
 
     n: int
     id: str
-    config: dict[str, Any]
+    config: dict[Any, Any]
     tag: str
     params: tuple[str, ...]
     mark: list[int] | None
@@ -137,10 +143,9 @@ class Trial(msgspec.Struct, array_like=True):
 
     def find(self, index: int) -> CheckpointRecord | None:
         """The record of checkpoint ``index``, if it is still known."""
-        for record in reversed(self.checkpoints):
-            if record.index == index:
-                return record
-        return None
+        place = bisect_left(self.checkpoints, index, key=_index_of)  # indexes only ever grow
+        found = self.checkpoints[place : place + 1]
+        return found[0] if found and found[0].index == index else None
 
     def committed(self) -> list[CheckpointRecord]:
         """Checkpoints that exist, oldest first."""
@@ -173,7 +178,7 @@ def units(resources: Mapping[str, float] | None) -> dict[str, int]:
     return {name: round(amount * UNIT) for name, amount in resources.items() if amount}
 
 
-class Session:
+class DriverMemory:
     """What this driver knows for now: capacity, who is parked and why, what has been asked."""
 
     def __init__(self) -> None:
@@ -181,9 +186,7 @@ class Session:
         self.used: dict[str, int] = {}
         self.held_until: dict[int, float] = {}  # trials that wait before they are tried again
         self.parked: set[int] = set()  # wait for a commit or a verification
-        self.reserved: dict[
-            int, dict[str, int]
-        ] = {}  # what trials will use that start once their checkpoint is verified
+        self.reserved: dict[int, dict[str, int]] = {}  # for trials that start once their checkpoint is verified
         self.awaited: dict[tuple[int, int], set[int]] = {}  # checkpoints under verification, and who waits for each
         self.verified: set[tuple[int, int]] = set()
         self.asked: int = 0  # configurations that the searcher owes us
@@ -191,8 +194,10 @@ class Session:
         self.told: int = 0  # what a searcher that learns was told by this driver
         self.draining: str = ""  # this driver ends; why
         self.grace_over: bool = False  # and it has waited long enough
-        self.returning: set[int] = set()  # trials that have reported what their function returned: they will not go on
+        self.returning: set[int] = set()  # trials that have reported what their function returned: they end
         self.owed: dict[int, int] = {}  # trials whose report is not answered yet, and its ordinal
+        self.crowded: dict[int, None] = {}  # of those, the ones that wait because the backlog is full, longest first
+        self.backlog_share: int | None = None  # bytes that may wait to be committed, by the free space of the disk
         self.undeleted: set[tuple[int, int]] = set()  # deletions that this driver gave up
         self.storage_trouble: dict[int, str] = {}
         self.full_disk: dict[int, int] = {}  # how often a full disk has ended a trial since its last checkpoint
@@ -209,7 +214,10 @@ class State:
         self.pending: deque[int] = deque()
         self.paused: dict[int, None] = {}
         self.running: dict[int, None] = {}
-        self.staged: dict[tuple[int, int], None] = {}
+        self.staged: dict[tuple[int, int], None] = {}  # the backlog, oldest first
+        self.staged_bytes: int = 0
+        self.full_since: float = 0.0  # since when trials wait for the backlog to shrink; 0: they do not
+        self.full_limit: int = 0  # and how many bytes it may have
         self.dropping: dict[tuple[int, int], None] = {}
         self.holds: dict[tuple[int, int], int] = {}  # checkpoints that other trials begin with, and how many do
         self.overall: list[tuple[float, int, int]] = []  # best k of the experiment: (goodness, n, index)
@@ -219,6 +227,7 @@ class State:
         self.uniform: bool = True  # all trials ask for the same resources
         self.search_ended: str = ""
         self.stopping: str = ""  # a stop rule ended the experiment; why
+        self.settings = ChangedSettings()  # what the user has changed since the beginning
         self.mark: list[int] | None = None
         self.asks: int = 0  # configurations that a searcher which learns was asked for
         self.errors: int = 0
@@ -227,12 +236,13 @@ class State:
         self.any_checkpoint: bool = False
         self.epoch: int = 0
         self.epoch_at: float = 0.0
+        self.objects: dict[str, str] = {}  # digests of the stored objects that the last driver ran with, by file name
         self.last_at: float = 0.0
         self.lived_s: float = 0.0  # by drivers before this epoch
         self.stopped: str = ""  # why the last driver left in order, "" if it did not (yet)
         self.came_from: str = ""  # status, before the last event, of the trial that it was about
         self.touched: set[int] = set()  # trials changed since the last snapshot
-        self.session = Session()
+        self.driver = DriverMemory()
 
     def trial(self, n: int) -> Trial | None:
         return self.trials[n] if 0 <= n < len(self.trials) else None

@@ -11,8 +11,10 @@ from math import isfinite
 from typing import Any, TypeGuard
 
 from holdfast.core import events as ev
+from holdfast.core.changed_settings import STOPPED, settings_changed
 from holdfast.core.retention import Retention
-from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, WorkerFacts, units
+from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, units
+from holdfast.core.workers import forget_workers, move_to_worker, name_worker, worker_joined
 from holdfast.errors import IllegalTransitionError
 
 P, R, Z, T, E = Status.PENDING, Status.RUNNING, Status.PAUSED, Status.TERMINATED, Status.ERROR
@@ -50,15 +52,35 @@ def next_status(trial: Trial, event: Any) -> str:
     except KeyError:
         raise IllegalTransitionError(
             f"trial {trial.id} is {trial.status} (attempt {trial.attempt}, {trial.rows} rows, "
-            f"{trial.total_failures} failures) and cannot take {event!r}; this is a bug in holdfast. "
-            "The journal is intact: nothing was lost."
+            f"{trial.total_failures} failures) and cannot take {event!r}"
         ) from None
 
 
 def apply(state: State, event: ev.AnyEvent, retention: Retention) -> None:
-    """Fold one event into the state. The same events give the same state (I5)."""
-    _APPLY[type(event)](state, event, retention)
+    """Fold one event into the state. The same events give the same state (I5).
+
+    Raises:
+        IllegalTransitionError: It cannot follow what has happened. The state may be half changed: it is of no use.
+    """
+    try:
+        _APPLY[type(event)](state, event, retention)
+    except (LookupError, TypeError, ValueError, ArithmeticError) as error:
+        raise _unfit(event, f"{type(error).__name__}: {error}") from error
     state.last_at = event.at
+
+
+def check_known(state: State, event: ev.AnyEvent) -> None:
+    """Refuse an event about a trial that does not exist. Readers ask before anything looks at that trial.
+
+    Raises:
+        IllegalTransitionError: There is no such trial.
+    """
+    if type(event) in _OF_A_TRIAL and event.n >= len(state.trials):  # type: ignore[union-attr]
+        raise _unfit(event, f"there are {len(state.trials)} trials")
+
+
+def _unfit(event: ev.AnyEvent, why: str) -> IllegalTransitionError:
+    return IllegalTransitionError(f"{type(event).__name__} does not fit the history before it: {why}")
 
 
 def _move(state: State, trial: Trial, event: Any) -> None:
@@ -84,22 +106,23 @@ def _leave(state: State, trial: Trial, old: str) -> None:
     if old == P:
         if state.pending and state.pending[0] == trial.n:
             state.pending.popleft()
-        elif trial.n in state.session.parked:
-            state.session.parked.discard(trial.n)
-            state.session.reserved.pop(trial.n, None)
+        elif trial.n in state.driver.parked:
+            state.driver.parked.discard(trial.n)
+            state.driver.reserved.pop(trial.n, None)
         else:
             state.pending.remove(trial.n)
     elif old == R:
         del state.running[trial.n]
-        state.session.owed.pop(trial.n, None)
-        state.session.returning.discard(trial.n)
+        state.driver.owed.pop(trial.n, None)
+        state.driver.crowded.pop(trial.n, None)
+        state.driver.returning.discard(trial.n)
         _count_resources(state, trial, -1)
     elif old == Z:
         del state.paused[trial.n]
 
 
 def _count_resources(state: State, trial: Trial, sign: int) -> None:
-    used = state.session.used
+    used = state.driver.used
     for name, amount in units(trial.request).items():
         used[name] = used.get(name, 0) + sign * amount
 
@@ -109,34 +132,9 @@ def _epoch_started(state: State, event: ev.EpochStarted, _: Retention) -> None:
     if state.epoch:
         state.lived_s += max(0.0, state.last_at - state.epoch_at)
     state.epoch, state.epoch_at, state.stopped = event.epoch, event.at, ""
-    _forget_workers(state)
-
-
-def _forget_workers(state: State) -> None:
-    """The workers of the driver before are gone: those of which no trial tells are forgotten, but never the newest.
-
-    Numbers of workers go on from there, because one that was used twice would give old results a new origin.
-    """
-    newest = max(state.workers, default=0)
-    for worker in state.unseen.keys() - {newest}:
-        del state.workers[worker], state.unseen[worker]
-
-
-def _worker_joined(state: State, event: ev.WorkerJoined, _: Retention) -> None:
-    state.workers[event.worker] = state.unseen[event.worker] = WorkerFacts(event.host, event.ip, event.pid)
-
-
-def _move_to_worker(state: State, trial: Trial, worker: int) -> None:
-    left = state.workers.get(trial.worker)
-    if left is not None:
-        state.seen_by[trial.worker] -= 1
-        if not state.seen_by[trial.worker]:
-            del state.seen_by[trial.worker]
-            state.unseen[trial.worker] = left
-    trial.worker, trial.where = worker, state.workers.get(worker)
-    if trial.where is not None:
-        state.seen_by[worker] = state.seen_by.get(worker, 0) + 1
-        state.unseen.pop(worker, None)
+    state.full_since = 0.0  # that driver's trials wait no more
+    state.objects = event.objects or state.objects
+    forget_workers(state)
 
 
 def _trial_created(state: State, event: ev.TrialCreated, _: Retention) -> None:
@@ -163,6 +161,7 @@ def _trial_created(state: State, event: ev.TrialCreated, _: Retention) -> None:
     state.touched.add(trial.n)
     if event.mark is not None:
         state.mark = event.mark
+        state.asks += not event.mark  # an imported trial: no searcher owes it
 
 
 def _trial_started(state: State, event: ev.TrialStarted, _: Retention) -> None:
@@ -196,7 +195,7 @@ def _rewind(state: State, trial: Trial, event: ev.TrialStarted) -> None:
 
 
 def _hold_origin(state: State, trial: Trial, *, needed: bool = True) -> None:
-    """Hold the checkpoint of another trial for as long as this one would go on from it."""
+    """Hold the checkpoint of another trial for as long as this one would continue from it."""
     origin, needed = trial.origin, needed and trial.status != T and trial.own_latest() is None
     if origin is None or needed == trial.origin_held:
         return
@@ -232,7 +231,7 @@ def _reported(state: State, event: ev.Reported, _: Retention) -> None:
     trial.dt = event.dt
     trial.last_at = event.at
     if trial.worker != event.worker:
-        _move_to_worker(state, trial, event.worker)
+        move_to_worker(state, trial, event.worker)
     trial.checkpointed = False
     trial.cuts = 0
     trial.load_failures = 0
@@ -268,6 +267,7 @@ def _checkpoint_staged(state: State, event: ev.CheckpointStaged, _: Retention) -
     )
     trial.checkpoints.append(record)
     trial.uncommitted += 1
+    state.staged_bytes += event.bytes
     trial.next_index = event.index + 1
     trial.checkpointed = True
     state.staged[event.n, event.index] = None
@@ -275,14 +275,21 @@ def _checkpoint_staged(state: State, event: ev.CheckpointStaged, _: Retention) -
     state.touched.add(event.n)
 
 
+def _staged_no_more(state: State, trial: Trial, index: int) -> None:
+    """The commit of a checkpoint has ended, if it was under way: its bytes wait no more."""
+    record = trial.find(index)
+    if record is not None and state.staged.pop((trial.n, index), True) is None:
+        trial.uncommitted -= 1
+        state.staged_bytes -= record.bytes
+
+
 def _checkpoint_committed(state: State, event: ev.CheckpointCommitted, retention: Retention) -> None:
     trial = state.trials[event.n]
     record = trial.find(event.index)
     if record is None or record.stored != Stored.STAGED:
         raise IllegalTransitionError(f"checkpoint {event.index} of trial {trial.id} was committed unstaged")
+    _staged_no_more(state, trial, event.index)
     record.stored, record.digest, record.bytes = Stored.COMMITTED, event.digest, event.bytes
-    trial.uncommitted -= 1
-    del state.staged[event.n, event.index]
     _hold_origin(state, trial)
     retention.register(state, trial, record)
     state.touched.add(event.n)
@@ -291,8 +298,7 @@ def _checkpoint_committed(state: State, event: ev.CheckpointCommitted, retention
 def _checkpoint_rejected(state: State, event: ev.CheckpointRejected, retention: Retention) -> None:
     trial = state.trials[event.n]
     record = trial.find(event.index)
-    if state.staged.pop((event.n, event.index), True) is None:
-        trial.uncommitted -= 1
+    _staged_no_more(state, trial, event.index)
     if record is not None:
         retention.forget(state, event.n, record)
         record.stored, record.reason = Stored.BAD, event.reason
@@ -307,8 +313,7 @@ def _checkpoints_dropped(state: State, event: ev.CheckpointsDropped, retention: 
         record = trial.find(index)
         if record is None or record.stored not in (Stored.COMMITTED, Stored.STAGED):
             raise IllegalTransitionError(f"checkpoint {index} of trial {trial.id} was dropped, and is not there")
-        if state.staged.pop((event.n, index), True) is None:  # a newer one took its place before it was committed
-            trial.uncommitted -= 1
+        _staged_no_more(state, trial, index)  # if a newer one took its place before it was committed
         record.stored = Stored.DROPPED
         retention.forget(state, event.n, record)
         state.dropping[event.n, index] = None
@@ -337,6 +342,9 @@ def _trial_resumed(state: State, event: ev.TrialResumed, _: Retention) -> None:
 def _trial_reconfigured(state: State, event: ev.TrialReconfigured, _: Retention) -> None:
     trial = state.trials[event.n]
     _move(state, trial, event)
+    donor = -1 if event.donor is None else event.donor[0]
+    if max(donor, event.parent) >= len(state.trials):
+        raise _unfit(event, f"it names trial {max(donor, event.parent)}, and there are {len(state.trials)}")
     if event.donor is not None:
         _take_origin(state, trial, event.donor)
         trial.origin_row, trial.origin_attempt = trial.rows, trial.attempt
@@ -363,6 +371,7 @@ def _attempt_failed(state: State, event: ev.AttemptFailed, _: Retention) -> None
 
 
 def _remember_failure(state: State, trial: Trial, event: ev.AttemptFailed | ev.TrialErrored) -> None:
+    name_worker(state, trial, event.worker)
     trial.total_failures += 1
     state.total_failures += 1
     trial.cause, trial.error = event.cause, event.error
@@ -371,6 +380,7 @@ def _remember_failure(state: State, trial: Trial, event: ev.AttemptFailed | ev.T
 def _attempt_interrupted(state: State, event: ev.AttemptInterrupted, _: Retention) -> None:
     trial = state.trials[event.n]
     _move(state, trial, event)
+    name_worker(state, trial, event.worker)
     trial.verdict = trial.why = ""
     trial.load_failures += event.cause == ev.Cause.LOADING
     trial.cuts += 1
@@ -383,13 +393,13 @@ def _trial_errored(state: State, event: ev.TrialErrored, _: Retention) -> None:
         trial.failures += 1
     _hold_origin(state, trial)
     _remember_failure(state, trial, event)
-    trial.ended_at = event.at
-    trial.verdict = trial.why = ""
+    trial.ended_at, trial.verdict, trial.why = event.at, "", ""
 
 
 def _trial_terminated(state: State, event: ev.TrialTerminated, _: Retention) -> None:
     trial = state.trials[event.n]
     _move(state, trial, event)
+    name_worker(state, trial, event.worker)
     _hold_origin(state, trial)
     trial.reason, trial.ended_at = event.reason, event.at
     trial.verdict = trial.why = ""
@@ -433,22 +443,22 @@ def _search_asked(state: State, event: ev.SearchAsked, _: Retention) -> None:
     state.asks += event.count
 
 
-def _stood_still(state: State, event: ev.StoodStill, _: Retention) -> None:
-    pass
+def _backlog_told(state: State, event: ev.BacklogFilled | ev.BacklogEased, _: Retention) -> None:
+    state.full_since, state.full_limit = (event.at, event.limit) if isinstance(event, ev.BacklogFilled) else (0.0, 0)
+
+
+def _only_told(state: State, event: ev.StoodStill | ev.Noted, _: Retention) -> None:
+    check_known(state, event)
 
 
 def _search_ended(state: State, event: ev.SearchEnded, _: Retention) -> None:
     state.search_ended = event.reason
-    if event.reason.startswith("stop: "):
-        state.stopping = event.reason.removeprefix("stop: ")
+    if event.reason.startswith(STOPPED):
+        state.stopping = event.reason.removeprefix(STOPPED)
 
 
 def _search_reopened(state: State, _event: ev.SearchReopened, _: Retention) -> None:
     state.search_ended = state.stopping = ""
-
-
-def _noted(state: State, event: ev.Noted, _: Retention) -> None:
-    pass
 
 
 def _driver_stopped(state: State, event: ev.DriverStopped, _: Retention) -> None:
@@ -457,7 +467,7 @@ def _driver_stopped(state: State, event: ev.DriverStopped, _: Retention) -> None
 
 _APPLY: dict[type, Callable[[State, Any, Retention], None]] = {
     ev.EpochStarted: _epoch_started,
-    ev.WorkerJoined: _worker_joined,
+    ev.WorkerJoined: worker_joined,
     ev.TrialCreated: _trial_created,
     ev.TrialStarted: _trial_started,
     ev.Reported: _reported,
@@ -477,9 +487,14 @@ _APPLY: dict[type, Callable[[State, Any, Retention], None]] = {
     ev.TrialRequeued: _trial_requeued,
     ev.BudgetRenewed: _budget_renewed,
     ev.SearchAsked: _search_asked,
-    ev.StoodStill: _stood_still,
+    ev.StoodStill: _only_told,
+    ev.BacklogFilled: _backlog_told,
+    ev.BacklogEased: _backlog_told,
     ev.SearchEnded: _search_ended,
     ev.SearchReopened: _search_reopened,
-    ev.Noted: _noted,
+    ev.SettingsChanged: settings_changed,
+    ev.Noted: _only_told,
     ev.DriverStopped: _driver_stopped,
 }
+
+_OF_A_TRIAL = frozenset(kind for kind in _APPLY if "n" in getattr(kind, "__struct_fields__", ())) - {ev.TrialCreated}

@@ -32,7 +32,7 @@ class Turn:
         self.events.append(event)
         self.policies.scheduler.tell(self.state, event)
         if self.policies.tell_searcher(self.state, event):
-            self.state.session.told += 1
-            self.state.session.search_waits = False  # it may know an answer now
+            self.state.driver.told += 1
+            self.state.driver.search_waits = False  # it may know an answer now
         if self.watch is not None:
             self.watch(event)

@@ -1,9 +1,9 @@
-"""Carrying out what a scheduler wishes for trials other than the one it judges."""
+"""Carrying out what a scheduler requests for trials other than the one it judges."""
 
 from __future__ import annotations
 
 from holdfast.core import events as ev
-from holdfast.core.dropping import drop_released, terminate
+from holdfast.core.ending import drop_released, terminate
 from holdfast.core.policies import Reconfigure, Resize, Stop, Verdict
 from holdfast.core.state import Status, Stored
 from holdfast.core.turn import Turn
@@ -11,13 +11,13 @@ from holdfast.core.turn import Turn
 WAITING = (Status.PENDING, Status.PAUSED)
 
 
-def grant(turn: Turn) -> None:
-    """Turn the scheduler's wishes into facts, as far as they can be granted now. The others stand."""
-    returning = turn.state.session.returning
-    for wish in list(turn.policies.scheduler.wishes(turn.state)):
-        trial = turn.state.trials[wish.n]
+def apply_requests(turn: Turn) -> None:
+    """Turn the scheduler's requests into facts, as far as they can be applied now. The others stand."""
+    returning = turn.state.driver.returning
+    for wanted in list(turn.policies.scheduler.requests(turn.state)):
+        trial = turn.state.trials[wanted.n]
         waits = trial.status in WAITING
-        match wish:
+        match wanted:
             case Stop(_, why):
                 if waits:
                     terminate(turn, trial, why)

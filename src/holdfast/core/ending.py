@@ -15,7 +15,7 @@ def drop_obsolete(turn: Turn, trial: Trial) -> None:
 
 
 def drop_released(turn: Turn, origin: tuple[int, int] | None) -> None:
-    """Nobody goes on from this checkpoint any more? Then its own trial's rule says whether it stays."""
+    """Nobody continues from this checkpoint any more? Then its own trial's rule says whether it stays."""
     if origin is not None and origin not in turn.state.holds:
         _drop_own(turn, turn.state.trials[origin[0]])
 
@@ -27,14 +27,14 @@ def _drop_own(turn: Turn, trial: Trial) -> None:
         turn.commands.extend(cmd.Delete(trial.n, index) for index in indexes)
 
 
-def terminate(turn: Turn, trial: Trial, reason: str) -> None:
+def terminate(turn: Turn, trial: Trial, reason: str, worker: int = 0) -> None:
     """End a trial in order."""
-    turn.add(ev.TrialTerminated(turn.at, trial.n, trial.attempt, reason))
+    turn.add(ev.TrialTerminated(turn.at, trial.n, trial.attempt, reason, worker))
     drop_obsolete(turn, trial)
 
 
 def terminate_waiting(turn: Turn, reason: str) -> None:
     """End all trials that do not run."""
     state = turn.state
-    for n in [*state.pending, *state.session.parked, *state.paused]:
+    for n in [*state.pending, *state.driver.parked, *state.paused]:
         terminate(turn, state.trials[n], reason)

@@ -1,0 +1,34 @@
+"""What to type after a mistake in the settings, ready to paste."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from difflib import get_close_matches
+from typing import Any
+
+from holdfast.core.policies import Rules
+
+CONFIG = "tune.TuneConfig()"
+"""Who needs the metric, if it is the experiment itself rather than its scheduler or searcher."""
+
+
+def metric_advice(rules: Rules, name: str, who: str, metrics: Mapping[str, Any]) -> str:
+    """How to continue when reports do not have a metric that is needed.
+
+    Args:
+        rules: The user's settings.
+        name: The metric.
+        who: ``CONFIG``, or the scheduler or searcher that needs it.
+        metrics: What was reported.
+    """
+    numbers = [key for key, value in metrics.items() if isinstance(value, int | float)]
+    likely = get_close_matches(name, numbers, 1, 0.0) or ["..."]
+    aim = f'metric="{likely[0]}", mode="{rules.mode or "min"}"'
+    if who != CONFIG:
+        argument = "scheduler" if who in rules.schedulers else "search_alg"
+        aim = f"{argument}={who}({aim}, ...)"
+    return (
+        f"To optimise another metric: {rules.restore}, tune_config=TuneConfig({aim})).fit(). To report {name!r} as "
+        f"well, change the code and give it: {rules.restore}, trainable={rules.trainable}).fit(). To go without it, "
+        "set TUNE_DISABLE_STRICT_METRIC_CHECKING=1 and restore."
+    )

@@ -1,0 +1,48 @@
+"""Rules for names that hold by themselves: a name means one thing, wherever it is used."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import holdfast
+
+SOURCE = Path(holdfast.__file__).parent
+EVERYWHERE = {"__init__", "base"}
+ALIASES = {"air", "compat", "integration"}  # folders of names that other tools have, or that frameworks have in common
+COMMANDS = "cli"  # its modules are called as their commands are
+SETTINGS = "config"  # its modules are called as the classes in them are
+OF_FRAMEWORKS = {"TrainingState", "TuneReportCallback", "TuneReportCheckpointCallback"}  # the same in each integration
+OF_OTHER_TUNERS = {"Experiment", "Tuner"}  # older front doors, under the names that scripts have
+STORED = {"Settings"}  # of ``controller.experiment``, whose name is in the pickles of every experiment
+
+
+def modules() -> list[Path]:
+    return sorted(path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in ALIASES)
+
+
+def test_no_two_modules_have_the_same_name() -> None:
+    places = defaultdict(list)
+    for path in modules():
+        folder = path.parent.name
+        if folder not in (SOURCE.name, COMMANDS, SETTINGS) and path.stem not in EVERYWHERE:
+            places[path.stem].append(folder)
+    assert {name: found for name, found in places.items() if len(found) > 1} == {}
+
+
+def test_no_two_public_classes_have_the_same_name() -> None:
+    places = defaultdict(list)
+    for path in modules():
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(str(path.relative_to(SOURCE)))
+    allowed = OF_FRAMEWORKS | OF_OTHER_TUNERS | STORED
+    assert {name: found for name, found in places.items() if len(found) > 1 and name not in allowed} == {}
+
+
+def test_every_module_says_what_it_is_for() -> None:
+    silent = [
+        path for path in modules() if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
+    ]
+    assert silent == []
