@@ -1,12 +1,14 @@
-"""Roots written by earlier formats: they open, add up to what they did then, and go on. Never changed, only added."""
+"""Roots written by earlier formats: they open, add up to what they did then, and resume. Never changed, only added."""
 
 from __future__ import annotations
 
 import json
 import os
+import pickle
 import shutil
 import subprocess
 import sys
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,12 +17,13 @@ import pytest
 from write_golden import NAME, summary
 
 import holdfast as tune
-from holdfast.checkpoints.reader import verify
+from holdfast._moved import MOVED
+from holdfast.checkpoints.checkpoint_reader import verify
 from holdfast.controller.opening import open_state
 from holdfast.controller.spec import FORMAT, Root, read_spec
 from holdfast.journal.epoch import SILENCE_S
 from holdfast.journal.reader import read_journal
-from holdfast.journal.repair import verify_journal
+from holdfast.journal.recovery import verify_journal
 
 HERE = Path(__file__).parent
 RESUME = "import sys, holdfast as tune; print(tune.Tuner.restore(sys.argv[1]).fit().num_errors)"
@@ -113,3 +116,16 @@ def test_it_goes_on(golden: Path) -> None:
         assert new["status"] == ("ERROR" if failing else "TERMINATED")
         steps = 3 if failing else golden_train.STEPS
         assert new["surviving"] == pytest.approx([new["config"]["x"] * step for step in range(1, steps + 1)])
+
+
+@pytest.mark.parametrize("name", sorted(MOVED))
+def test_a_module_that_stored_objects_name_is_found_where_it_is_now(name: str) -> None:
+    old, new = import_module(name), import_module(MOVED[name])
+    public = [key for key in vars(new) if not key.startswith("_")]
+    assert [vars(old)[key] for key in public] == [vars(new)[key] for key in public]
+
+
+def test_a_stored_trainable_calls_report_by_its_former_place() -> None:
+    """``from holdfast import report`` in a script is stored as the name of the module that it was defined in."""
+    stored = pickle.dumps(tune.report, protocol=0)
+    assert pickle.loads(stored.replace(b"trainable.api", b"trainable.inside")) is tune.report

@@ -26,11 +26,11 @@ TRIES = 50
 
 def summary(root: Path) -> dict[str, Any]:
     """What the history adds up to, as plain data."""
-    from holdfast.callbacks.rows import ResultBuilder, rows_from_events
     from holdfast.controller.opening import open_state
     from holdfast.controller.spec import Root, read_spec
     from holdfast.core import events as ev
     from holdfast.journal.reader import read_journal
+    from holdfast.views.results import ResultBuilder, rows_from_events
 
     spec = read_spec(Root(root))
     state = open_state(root, spec.retention).state
@@ -62,12 +62,12 @@ def drive() -> None:
     import golden_train
 
     import holdfast as tune
-    from holdfast.engines import local
+    from holdfast.engines import local_engine
     from holdfast.journal import epoch
 
     os.environ.pop("HOLDFAST_CRASH", None)  # it is meant for this process alone
     socket.gethostname = lambda: "golden-host"
-    local._address = lambda: "192.0.2.1"
+    local_engine._address = lambda: "192.0.2.1"
     epoch.this_machine = lambda: "golden-machine"
     root = PLACE / NAME
     if tune.Tuner.can_restore(root):

@@ -35,3 +35,11 @@ def segments(disk: FaultyDisk) -> list[str]:
 def numbered(first: int, last: int) -> list[bytes]:
     """Return distinct payloads."""
     return [b"record %d " % n + b"x" * (n % 50) for n in range(first, last + 1)]
+
+
+def forget_marks(disk: FaultyDisk) -> None:
+    """Remove what drivers said of their syncs, as if the power had failed before any of it reached the disk."""
+    disk.notes.clear()
+    for file in disk.list(f"{ROOT}/.holdfast/epochs"):
+        if file.endswith(".released"):
+            disk.remove(f"{ROOT}/.holdfast/epochs/{file}")

@@ -10,10 +10,10 @@ import pytest
 
 from holdfast.journal import Journal, claim_epoch, read_journal
 from holdfast.journal import epoch as epochs
-from holdfast.journal.epoch import Claim
-from holdfast.journal.hydrate import Hydrated, claim_remote, hydrate
-from holdfast.journal.remote_holder import refuse_live, remote_claim
-from holdfast.journal.shipper import Shipper
+from holdfast.journal.claims import Claim
+from holdfast.shipping.remote_holder import refuse_live, remote_claim
+from holdfast.shipping.restore_mirror import RestoredMirror, claim_remote, restore_mirror
+from holdfast.shipping.shipper import Shipper
 from holdfast.testing.memory_store import MemoryStore
 
 EPOCH_ZERO = 1_700_000_000.0
@@ -87,11 +87,11 @@ class Lab:
         """Return the history that an empty machine finds in the store."""
         self.count += 1
         with self.on(machine):
-            return history(hydrate(self.store, self.root(f"{machine}{self.count}"), read_only=True).root)
+            return history(restore_mirror(self.store, self.root(f"{machine}{self.count}"), read_only=True).root)
 
 
 class Driver:
-    """A driver as the real one is put together: refuse, hydrate, claim here, claim there, open, ship."""
+    """A driver as the real one is put together: refuse, restore_mirror, claim here, claim there, open, ship."""
 
     def __init__(self, lab: Lab, machine: str, takeover: bool) -> None:
         self.lab = lab
@@ -99,9 +99,9 @@ class Driver:
         self.root = lab.root(machine)
         if not takeover:
             refuse_live(lab.store, remote_claim(lab.store, self.root))
-        self.hydrated: Hydrated = hydrate(lab.store, self.root)
+        self.restored: RestoredMirror = restore_mirror(lab.store, self.root)
         self.claim = claim_epoch(self.root, takeover=takeover)
-        start = claim_remote(lab.store, self.hydrated, self.claim, takeover=takeover)
+        start = claim_remote(lab.store, self.restored, self.claim, takeover=takeover)
         self.journal = Journal.create_or_append(self.root, self.claim, threaded=False)
         lab.alive.add(self.claim.writer)
         self.shipper = Shipper(lab.store, self.journal, start, clock=lab.clock, merging=lab.merging)
@@ -172,7 +172,7 @@ def dying_at(monkeypatch: pytest.MonkeyPatch, place: str, nth: int = 1) -> Itera
                 raise Killed(name)
 
     with monkeypatch.context() as patch:
-        for module in ("shipper", "merging", "hydrate"):
-            patch.setattr(f"holdfast.journal.{module}.crashpoint", crashpoint)
+        for module in ("shipper", "merging", "restore_mirror"):
+            patch.setattr(f"holdfast.shipping.{module}.crashpoint", crashpoint)
         with pytest.raises(Killed):
             yield

@@ -1,4 +1,4 @@
-"""Death at every step: whatever was accepted is there afterwards, and the journal goes on.
+"""Death at every step: whatever was accepted is there afterwards, and the journal continues.
 
 "Killed" is the death of the process: what it wrote stays. "Power" also takes everything that was not synced.
 """
@@ -14,7 +14,7 @@ from journal_tools import ROOT, numbered, records, reopen
 
 from holdfast.errors import FencedError
 from holdfast.journal import Journal, SnapshotStore, read_journal, segment_writer
-from holdfast.journal.repair import verify_journal
+from holdfast.journal.recovery import verify_journal
 
 EIO = OSError(errno.EIO, "Input/output error")
 ENOSPC = OSError(errno.ENOSPC, "No space left on device")

@@ -16,13 +16,14 @@ from faulty_disk import FaultyDisk
 
 from holdfast.errors import ExperimentLockedError, StorageError, StorageFullError
 from holdfast.journal import Claim, beat, claim_epoch, holder, is_fenced, release
+from holdfast.journal.claims import encode_claim
 from holdfast.journal.epoch import SILENCE_S, fenced_error
 
 
 def put_claim(root: Path, claim: Claim, age_s: float = 0.0) -> None:
     path = root / ".holdfast" / "epochs" / f"{claim.epoch:08d}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(msgspec.json.encode(claim))
+    path.write_bytes(encode_claim(claim))
     os.utime(path, (time.time() - age_s,) * 2)
 
 
@@ -39,9 +40,11 @@ def test_a_claim_is_a_file_that_people_can_read(tmp_path: Path) -> None:
     text = json.loads((tmp_path / ".holdfast" / "epochs" / "00000001").read_text())
     assert text["pid"] == os.getpid() == claim.pid
     assert sorted(text) == [
+        "checksum",
         "claimed_at",
         "epoch",
         "host",
+        "lock",
         "machine",
         "pid",
         "process_start",

@@ -54,6 +54,23 @@ def test_a_batch_is_one_write(disk: FaultyDisk) -> None:
     assert disk.steps.count("write") == before + 1
 
 
+def test_opening_removes_what_dead_drivers_left_and_spares_what_a_successor_writes(tmp_path: Path) -> None:
+    """A driver that is slow to open must not take the half-made segment of the one that took over from it."""
+    Journal.create_or_append(tmp_path, claim_epoch(tmp_path)).close()
+    directory = tmp_path / ".holdfast" / "journal"
+    left, half_made = directory / ".tmp-1-left", directory / ".tmp-2-half-made"
+    left.touch()
+    os.utime(left, (0, 0))
+    slow = claim_epoch(tmp_path)
+    claim_epoch(tmp_path, takeover=True)
+    half_made.touch()
+    after_the_claim = os.stat(tmp_path / ".holdfast" / "epochs" / f"{slow.epoch:08d}").st_mtime + 1
+    os.utime(half_made, (after_the_claim, after_the_claim))
+    Journal.create_or_append(tmp_path, slow).close()
+    assert not left.exists()
+    assert half_made.exists()
+
+
 def test_close_releases_the_experiment_and_may_be_repeated(tmp_path: Path) -> None:
     journal = Journal.create_or_append(tmp_path, claim_epoch(tmp_path))
     journal.close()

@@ -6,9 +6,9 @@ import errno
 
 import pytest
 from faulty_disk import FaultyDisk
-from journal_tools import ROOT, numbered, records, reopen
+from journal_tools import ROOT, forget_marks, numbered, records, reopen
 
-from holdfast.errors import InternalError
+from holdfast.errors import InternalError, JournalDamagedError
 from holdfast.journal import Position, SnapshotStore, read_journal, repair_journal
 
 DIRECTORY = f"{ROOT}/.holdfast/snapshots"
@@ -97,11 +97,20 @@ def test_all_files_can_be_deleted(disk: FaultyDisk) -> None:
     assert journal.written_seq == 9
 
 
-def test_a_snapshot_ahead_of_the_journal_is_not_used(disk: FaultyDisk) -> None:
+def test_a_snapshot_ahead_of_the_journal_is_not_used_and_proves_that_records_are_missing(disk: FaultyDisk) -> None:
     """The journal came back from an older backup."""
     run(disk, 2)
+    forget_marks(disk)
     head = disk.content(f"{ROOT}/.holdfast/journal/00000001-000000000001.hfj")
     del head[-10:]
+    snapshot = SnapshotStore(ROOT, disk=disk).load()
+    assert snapshot is not None
+    assert snapshot.seq == 3
+    with pytest.raises(JournalDamagedError, match=r"000000000006\.hfs the journal had 6 records. 1 record is missing"):
+        records(disk)
+    for file in [file for file in disk.list(DIRECTORY) if file != f"{3:012d}.hfs"]:
+        if file.endswith(".hfs"):
+            disk.remove(f"{DIRECTORY}/{file}")
     check_loaded(disk, 3)
 
 

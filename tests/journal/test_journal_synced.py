@@ -12,7 +12,7 @@ from faulty_disk import FaultyDisk
 from journal_tools import ROOT, numbered, reopen, segments
 
 from holdfast.journal import Journal, claim_epoch, oldest_volatile, release, segment_writer
-from holdfast.journal.synced import published
+from holdfast.journal.durable_mark import published
 
 EIO = OSError(errno.EIO, "Input/output error")
 

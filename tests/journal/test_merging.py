@@ -9,11 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.journal import Journal, claim_epoch, parts, read_journal
-from holdfast.journal.hydrate import claim_remote, hydrate
-from holdfast.journal.merging import Merger
-from holdfast.journal.parts import Span
-from holdfast.journal.shipper import Shipper
+from holdfast.journal import Journal, claim_epoch, read_journal
+from holdfast.shipping import parts
+from holdfast.shipping.merging import Merger
+from holdfast.shipping.parts import Span
+from holdfast.shipping.restore_mirror import claim_remote, restore_mirror
+from holdfast.shipping.shipper import Shipper
 from holdfast.storage.filesystems import FilesystemStore, LocalFiles
 from holdfast.storage.transfers import Transfers
 
@@ -33,9 +34,9 @@ def store(tmp_path: Path) -> Iterator[FilesystemStore]:
 def ship_large_parts(store: FilesystemStore, root: Path) -> int:
     """A journal whose parts together are more than may be in memory. Returns how many parts there are."""
     (root / ".holdfast").mkdir(parents=True)
-    hydrated = hydrate(store, root)
+    restored = restore_mirror(store, root)
     claim = claim_epoch(root)
-    start = claim_remote(store, hydrated, claim)
+    start = claim_remote(store, restored, claim)
     journal = Journal.create_or_append(root, claim, threaded=False)
     shipper = Shipper(store, journal, start, merging=(1_000_000, 0))
     for number in range(COUNT):
@@ -67,8 +68,8 @@ def test_many_large_parts_are_merged_and_read_in_little_memory(store: Filesystem
     keys = {stat.key for stat in store.list(parts.PREFIX)}
     assert keys == {Span(1, count).key, parts.part_key(1)}, "the claim stays"
     with within(MEMORY):
-        hydrated = hydrate(store, tmp_path / "two" / "exp")
-    assert hydrated.shipped.number == count
-    sizes = [len(payload) for _, payload in read_journal(hydrated.root)]
+        restored = restore_mirror(store, tmp_path / "two" / "exp")
+    assert restored.shipped.number == count
+    sizes = [len(payload) for _, payload in read_journal(restored.root)]
     assert sizes == [RECORD_BYTES] * COUNT
     assert not list(root.glob(".holdfast.merging-*"))

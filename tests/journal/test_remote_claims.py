@@ -17,8 +17,8 @@ from holdfast.errors import (
     UnsafeStoreError,
 )
 from holdfast.journal import Journal, claim_epoch, holder
-from holdfast.journal.hydrate import claim_remote, hydrate
-from holdfast.journal.remote_holder import refuse_live, remote_claim
+from holdfast.shipping.remote_holder import refuse_live, remote_claim
+from holdfast.shipping.restore_mirror import claim_remote, restore_mirror
 from holdfast.storage.probe import probe
 from holdfast.testing.memory_store import Fault, MemoryStore
 
@@ -72,7 +72,7 @@ def test_the_local_claim_sees_how_old_the_newest_part_is(lab: Lab) -> None:
     lab.drive("one").write()
     lab.clock.sleep(500)
     with lab.on("two"):
-        hydrate(lab.store, lab.root("two"))
+        restore_mirror(lab.store, lab.root("two"))
         current = holder(lab.root("two"))
     assert current is not None
     assert not current.alive
@@ -112,10 +112,10 @@ def test_sixteen_drivers_on_sixteen_machines_claim_at_once_and_one_wins(lab: Lab
 
     def start(name: str) -> None:
         try:
-            hydrated = hydrate(lab.store, lab.root(name))
+            restored = restore_mirror(lab.store, lab.root(name))
             claim = claim_epoch(lab.root(name))
             ready.wait(30)
-            claim_remote(lab.store, hydrated, claim)
+            claim_remote(lab.store, restored, claim)
             won.append(claim.writer)
         except ExperimentLockedError as error:
             lost.append(error)
@@ -134,19 +134,19 @@ def test_sixteen_drivers_on_sixteen_machines_claim_at_once_and_one_wins(lab: Lab
     assert current.claim.writer == won[0]
     for n in range(16):  # and nobody's mirror is in the way later
         with lab.on(f"m{n}"):
-            assert hydrate(lab.store, lab.root(f"m{n}")).case == "equal"
+            assert restore_mirror(lab.store, lab.root(f"m{n}")).case == "equal"
 
 
 def test_the_driver_that_is_taken_over_may_still_be_shipping(lab: Lab) -> None:
     old = lab.drive("one")
     old.write(2)
     with lab.on("two"):
-        hydrated = hydrate(lab.store, lab.root("two"))
+        restored = restore_mirror(lab.store, lab.root("two"))
         claim = claim_epoch(lab.root("two"), takeover=True)
         old.write(3)
         with pytest.raises(ExperimentLockedError, match="on one"):  # it is not dead at all
-            claim_remote(lab.store, hydrated, claim)
-        start = claim_remote(lab.store, hydrated, claim, takeover=True)
+            claim_remote(lab.store, restored, claim)
+        start = claim_remote(lab.store, restored, claim, takeover=True)
         journal = Journal.create_or_append(lab.root("two"), claim, threaded=False)
     assert start.shipped.seq == 5
     assert history(lab.root("two")) == old.history
@@ -160,12 +160,12 @@ def test_a_rival_wins_also_against_a_take_over(lab: Lab) -> None:
     old = lab.drive("one")
     old.write(2)
     with lab.on("two"):
-        hydrated = hydrate(lab.store, lab.root("two"))
+        restored = restore_mirror(lab.store, lab.root("two"))
         claim = claim_epoch(lab.root("two"), takeover=True)
     old.write()
     rival = lab.drive("three", takeover=True)
     with lab.on("two"), pytest.raises(ExperimentLockedError, match="on three"):
-        claim_remote(lab.store, hydrated, claim, takeover=True)
+        claim_remote(lab.store, restored, claim, takeover=True)
     rival.write()
     assert lab.look() == rival.history
 
@@ -185,7 +185,7 @@ def test_a_store_that_does_not_answer_changes_no_mirror(lab: Lab, kind: str, err
     before = copy_of(driver.root)
     lab.store.fail(Fault(kind))  # type: ignore[arg-type]
     with pytest.raises(error):
-        hydrate(lab.store, driver.root)
+        restore_mirror(lab.store, driver.root)
     assert copy_of(driver.root) == before
 
 
@@ -200,7 +200,7 @@ def test_a_driver_that_could_not_tell_the_store_that_it_left_does_not_block_its_
     driver.append()
     lab.store.fail(Fault("unreachable"))
     assert not driver.leave()
-    lab.alive.add(driver.claim.writer)  # its process goes on, as a notebook's does
+    lab.alive.add(driver.claim.writer)  # its process continues, as a notebook's does
     lab.store.heal()
     again = lab.drive("one")
     assert again.found == driver.history

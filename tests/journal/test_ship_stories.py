@@ -16,7 +16,7 @@ from shipping import Driver, Killed, Lab, history
 
 from holdfast.errors import ExperimentLockedError, FencedError, StorageError
 from holdfast.journal import segment_writer, verify_journal
-from holdfast.journal.hydrate import hydrate
+from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.testing.memory_store import Fault, FaultKind
 
 PLACES = [
@@ -25,8 +25,8 @@ PLACES = [
     "ship.before_note",
     "merge.before_put",
     "merge.before_delete",
-    "hydrate.file",
-    "hydrate.before_move",
+    "restore_mirror.file",
+    "restore_mirror.before_move",
 ]
 MACHINES = ["one", "two", "three"]
 STEPS = 60
@@ -41,8 +41,8 @@ class Story:
         self.driver: Driver | None = None
         self.sleeping: list[Driver] = []
         self.dying: str = ""
-        for module in ("shipper", "merging", "hydrate"):
-            monkeypatch.setattr(f"holdfast.journal.{module}.crashpoint", self._crashpoint)
+        for module in ("shipper", "merging", "restore_mirror"):
+            monkeypatch.setattr(f"holdfast.shipping.{module}.crashpoint", self._crashpoint)
 
     def _crashpoint(self, name: str) -> None:
         if name == self.dying:
@@ -205,7 +205,7 @@ class Story:
         assert not driver.shipper.fenced
         assert driver.shipper.shipped_seq == len(driver.history)
         assert self.lab.look() == driver.history
-        view = hydrate(self.lab.store, self.lab.root("final")).root
+        view = restore_mirror(self.lab.store, self.lab.root("final")).root
         assert history(view) == driver.history
         assert not [finding for finding in verify_journal(view) if finding.level == "damage"]
         for sleeper in self.sleeping:

@@ -10,11 +10,12 @@ import pytest
 from shipping import Lab, dying_at, history
 
 from holdfast.errors import FencedError, JournalDamagedError, StoreDeniedError, StoreUnreachableError
-from holdfast.journal import is_fenced, parts
-from holdfast.journal import outbox as outbox_module
+from holdfast.journal import is_fenced
 from holdfast.journal import segment_writer as segment_writer_module
-from holdfast.journal.ship_note import read_note
-from holdfast.journal.shipper import LAST_RETRY_S, Trouble
+from holdfast.shipping import parts
+from holdfast.shipping import pending as outbox_module
+from holdfast.shipping.progress_file import read_note
+from holdfast.shipping.shipper import RETRY, ShippingTrouble
 from holdfast.testing.memory_store import Fault
 
 
@@ -92,7 +93,7 @@ def test_the_lag_is_the_age_of_the_oldest_record_that_is_not_shipped(lab: Lab) -
         driver.ship(1)
     assert driver.shipper.lag_s == 1500
     lab.store.heal()
-    driver.ship(LAST_RETRY_S)
+    driver.ship(RETRY.longest_s)
     driver.ship(1)
     assert driver.shipper.lag_s == 0
     assert lab.look() == driver.history
@@ -129,7 +130,7 @@ def test_a_rotation_between_the_look_at_the_journal_and_the_reading_leaves_no_ga
 def test_a_backlog_is_shipped_in_parts_of_limited_size(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_writer_module, "SEGMENT_BYTES", 5000)
     driver = lab.drive()
-    monkeypatch.setattr(outbox_module.Outbox.collect, "__defaults__", (1000,))
+    monkeypatch.setattr(outbox_module.PendingRecords.collect, "__defaults__", (1000,))
     driver.append(3, size=200)
     driver.append(1, size=4000)
     driver.append(20, size=200)
@@ -153,7 +154,7 @@ def test_a_segment_that_repeats_older_records_replaces_them_at_once(lab: Lab, mo
     with monkeypatch.context() as patch:
         patch.setattr("holdfast.storage.local._sync_data", refuse)
         second = lab.drive()
-    monkeypatch.setattr(outbox_module.Outbox.collect, "__defaults__", (1000,))
+    monkeypatch.setattr(outbox_module.PendingRecords.collect, "__defaults__", (1000,))
     second.append()
     second.journal.sync()
     lab.clock.sleep(1)
@@ -167,7 +168,7 @@ def test_a_lost_answer_is_not_taken_for_a_rival(lab: Lab) -> None:
     for _ in range(5):
         lab.store.fail(Fault("lost", ("create",), times=1))
         driver.write()
-        driver.ship(LAST_RETRY_S)
+        driver.ship(RETRY.longest_s)
     driver.ship()
     assert not driver.shipper.fenced
     assert driver.shipper.shipped_seq == 5
@@ -176,7 +177,7 @@ def test_a_lost_answer_is_not_taken_for_a_rival(lab: Lab) -> None:
 
 def test_an_outage_is_waited_for_and_told_of_once(lab: Lab) -> None:
     driver = lab.drive()
-    told: list[Trouble | None] = []
+    told: list[ShippingTrouble | None] = []
     driver.shipper.on_trouble = told.append
     began = lab.clock.now()
     lab.store.fail(Fault("unreachable", until=lab.clock.wall() + 600))
@@ -189,7 +190,7 @@ def test_an_outage_is_waited_for_and_told_of_once(lab: Lab) -> None:
     assert driver.shipper.trouble.kind == "unreachable"
     assert driver.shipper.trouble.since == began + 1
     assert isinstance(driver.shipper.trouble.error, StoreUnreachableError)
-    driver.ship(LAST_RETRY_S)
+    driver.ship(RETRY.longest_s)
     driver.ship(1)
     assert [trouble and trouble.kind for trouble in told] == ["unreachable", None]
     assert lab.look() == driver.history
@@ -197,13 +198,13 @@ def test_an_outage_is_waited_for_and_told_of_once(lab: Lab) -> None:
 
 def test_a_refusal_is_another_trouble_than_an_outage(lab: Lab) -> None:
     driver = lab.drive()
-    told: list[Trouble | None] = []
+    told: list[ShippingTrouble | None] = []
     driver.shipper.on_trouble = told.append
     fault = lab.store.fail(Fault("unreachable"))
     driver.write()
     lab.store.faults.remove(fault)
     lab.store.fail(Fault("denied"))
-    driver.ship(LAST_RETRY_S)
+    driver.ship(RETRY.longest_s)
     assert driver.shipper.trouble is not None
     assert driver.shipper.trouble.since == lab.clock.now()
     assert isinstance(driver.shipper.trouble.error, StoreDeniedError)
@@ -249,9 +250,9 @@ def test_a_driver_that_wakes_up_after_everything_was_merged_is_fenced(
     new = lab.drive("two", takeover=True)
     for _ in range(40):
         new.write()
-    claim = parts.part_key(new.hydrated.shipped.number + 1)
+    claim = parts.part_key(new.restored.shipped.number + 1)
     assert claim in lab.store.objects
-    assert parts.part_key(new.hydrated.shipped.number + 2) not in lab.store.objects
+    assert parts.part_key(new.restored.shipped.number + 2) not in lab.store.objects
     old.append()
     old.ship()
     assert old.shipper.fenced
@@ -273,7 +274,7 @@ def test_an_answer_lost_before_a_take_over_does_not_hide_it(tmp_path: Path, monk
     lab.promised = old.history  # what it says next is true, and old
     old.append()
     old.journal.sync()
-    lab.clock.sleep(LAST_RETRY_S)
+    lab.clock.sleep(RETRY.longest_s)
     while old.shipper.step() == 0.0:
         pass
     assert old.shipper.shipped_seq <= 1
@@ -320,7 +321,7 @@ def test_leaving_gives_up_at_its_deadline_and_says_so(lab: Lab) -> None:
     assert lab.clock.now() - began <= 30
     lab.store.heal()
     again = lab.drive()
-    assert again.hydrated.case == "ahead"
+    assert again.restored.case == "ahead"
     again.ship()
     assert lab.look() == driver.history
 
@@ -377,7 +378,7 @@ def test_a_kill_while_shipping_loses_and_repeats_nothing(lab: Lab, monkeypatch: 
     driver.kill()
     again = lab.drive()
     assert again.found == driver.history
-    assert again.hydrated.case == ("ahead" if place == "ship.before_put" else "equal")
+    assert again.restored.case == ("ahead" if place == "ship.before_put" else "equal")
     again.write()
     assert lab.look() == again.history
     elsewhere = lab.drive("two", takeover=True)

@@ -6,25 +6,28 @@ is inherited by forks and missing on some network file systems, and a lock of a 
 by a clock. Epoch files are never deleted, because a driver that slept through many epochs looks for the one
 that follows its own.
 
-Owns the epoch files and the judgement whether a holder is alive. Must never touch the journal, and must never
-use a clock for safety: time only decides how politely an accidental second start is refused.
+Owns the epoch files and the judgement whether a holder is alive. Must never touch the journal (it looks at the names
+of segments alone, which tell of claims that have vanished), and must never use a clock for safety: time only decides
+how politely an accidental second start is refused.
 """
 
 from __future__ import annotations
 
 import contextlib
 import errno
+import logging
+import math
 import os
 import re
 import time
 from functools import cache
 from typing import Any, NamedTuple
 
-import msgspec
-
 from holdfast.errors import ExperimentLockedError, FencedError, StorageError, StorageFullError
+from holdfast.journal.claims import Claim, decode_claim, encode_claim, unknown_claim, with_checksum
+from holdfast.journal.liveness import boot_of, drop_lock, hold_lock, is_same_place, is_unlocked, namespace_age_s
 from holdfast.storage.crashpoint import crashpoint
-from holdfast.storage.local import REAL_DISK, TEMP_PREFIX, Disk, is_full
+from holdfast.storage.local import REAL_DISK, TEMP_PREFIX, Disk, RealDisk, is_full, make_dirs
 
 HEARTBEAT_S = 5.0
 """How often the journal of a live driver touches its epoch file."""
@@ -32,31 +35,14 @@ HEARTBEAT_S = 5.0
 SILENCE_S = 60.0
 """After this long without a heartbeat a holder on another machine counts as dead."""
 
+MISSED_BEATS = 3
+"""After this many missed heartbeats the predecessor of a restarted container counts as dead."""
+
 _MAX_TRIES = 16
 _DENIED = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
 _NAME = re.compile(r"\d{8}")
-
-
-class Claim(msgspec.Struct, frozen=True):
-    """Who wrote, or writes, an epoch.
-
-    Attributes:
-        epoch: Its number, from 1.
-        writer: Unique name of the claim.
-        host: Host name, for people.
-        pid: Process id on that host.
-        machine: Boot and process namespace in which ``pid`` means something.
-        process_start: When the process began, in ticks since boot; tells it from a later one of the same pid.
-        claimed_at: Seconds since 1970.
-    """
-
-    epoch: int
-    writer: str
-    host: str
-    pid: int
-    machine: str
-    process_start: int
-    claimed_at: float
+_SEGMENT = re.compile(r"\d{8}-\d{12}(?:\.\d+)?\.hfj")
+_log = logging.getLogger("holdfast.journal")
 
 
 class Holder(NamedTuple):
@@ -67,12 +53,30 @@ class Holder(NamedTuple):
         alive: Whether the process may still write. A stopped process (SIGSTOP) is alive.
         released: Whether it has finished and let go.
         age_s: Seconds since it was last heard of.
+        certain: Whether ``alive`` is known. If not, it follows from how long ago the driver was heard of.
+        dead_in_s: Seconds until it is taken for dead if nothing more is heard of it; None if silence proves nothing.
+        damage: What is wrong with the file of the claim; "" if nothing. If something is, only the number is known.
     """
 
     claim: Claim
     alive: bool
     released: bool
     age_s: float
+    certain: bool = True
+    dead_in_s: float | None = None
+    damage: str = ""
+
+    @property
+    def file(self) -> str:
+        """The file of the claim, relative to the root."""
+        return f".holdfast/epochs/{self.claim.epoch:08d}"
+
+    @property
+    def who(self) -> str:
+        """The driver, for people."""
+        if self.damage:
+            return f"an unknown driver (its claim, {self.file}, is damaged: {self.damage})"
+        return f"pid {self.claim.pid} on {self.claim.host}"
 
 
 def claim_epoch(root: str | os.PathLike[str], *, takeover: bool = False, disk: Disk = REAL_DISK) -> Claim:
@@ -105,11 +109,19 @@ def _claim(root: str, takeover: bool, disk: Disk) -> Claim:
         current = holder(root, disk=disk)
         if current is not None and current.alive and (beaten or not takeover):
             raise locked_error(root, current)
-        claim = _new_claim(1 if current is None else current.claim.epoch + 1)
-        if _create(root, claim, disk):
+        if current is not None and current.damage:
+            _log.warning("%s of %s is damaged: %s; the next driver takes over", current.file, root, current.damage)
+        claim = _new_claim(root, 1 if current is None else current.claim.epoch + 1, disk)
+        try:
+            made = _create(root, claim, disk)
+        except OSError:
+            drop_lock(claim.writer)
+            raise
+        if made:
             crashpoint("epoch.claimed")
             _sweep(root, disk)
             return claim
+        drop_lock(claim.writer)
         # Somebody was faster. Whoever that is gets the experiment, also against takeover=True: two takeovers
         # at the same instant must not fence one another.
         beaten = True
@@ -119,11 +131,11 @@ def _claim(root: str, takeover: bool, disk: Disk) -> Claim:
 
 
 def _create(root: str, claim: Claim, disk: Disk) -> bool:
-    made = disk.create_exclusive(_path(root, claim.epoch), msgspec.json.encode(claim) + b"\n")
+    made = disk.create_exclusive(_path(root, claim.epoch), encode_claim(claim))
     try:
         disk.sync_dir(_directory(root))
     except OSError:
-        if made:  # or this process, which goes on, would be taken for the holder
+        if made:  # or this process, which continues, would be taken for the holder
             release(root, claim, disk=disk)
         raise
     return made
@@ -149,17 +161,88 @@ def holder(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> Holder | 
     """Return the newest claim on the experiment at ``root``, or None if nobody ever claimed it."""
     root = os.path.abspath(root)
     epoch = max((int(name) for name in disk.list(_directory(root)) if _NAME.fullmatch(name)), default=0)
+    path = _path(root, epoch)
+    begun, segment = _newest_segment(root, disk)
+    if begun > epoch:
+        # A driver makes its claim before its first segment, so the claim was there. The next one must not take a number
+        # that was taken: its records would stand before those of the journal.
+        age_s = time.time() - disk.mtime(segment)
+        return _by_silence(unknown_claim(begun), age_s, SILENCE_S)._replace(damage="it is missing")
     if epoch == 0:
         return None
-    path = _path(root, epoch)
-    try:
-        claim = msgspec.json.decode(disk.read(path), type=Claim)
-    except msgspec.DecodeError:
-        # Only a file system without links can show a half-written claim: trust its heartbeat alone.
-        claim = Claim(epoch, writer="", host="unknown", pid=0, machine="", process_start=0, claimed_at=0.0)
+    claim, damage = decode_claim(disk.read(path), epoch)
     age_s = time.time() - disk.mtime(path)
-    released = disk.exists(_path(root, epoch) + ".released")
-    return Holder(claim, not released and is_alive(claim, age_s), released, max(0.0, age_s))
+    if disk.exists(path + ".released"):
+        return Holder(claim, False, True, max(0.0, age_s), damage=damage)
+    if damage:  # the heartbeat is all that is left of it
+        return _by_silence(claim, age_s, SILENCE_S)._replace(damage=damage)
+    return assess(claim, age_s, directory=_directory(root))
+
+
+def assess(claim: Claim, age_s: float, *, directory: str = "", beat_s: float = HEARTBEAT_S) -> Holder:
+    """Say what is known of a driver that has not let go.
+
+    Args:
+        claim: Its claim.
+        age_s: Seconds since it was last heard of.
+        directory: Where its claim is, if that is on this machine.
+        beat_s: How often it is heard of while it lives.
+    """
+    if claim.machine == this_machine():
+        return Holder(claim, is_alive(claim, age_s), False, max(0.0, age_s))
+    if directory and claim.lock and _is_gone(claim, directory):
+        return Holder(claim, False, False, max(0.0, age_s))
+    return _by_silence(claim, age_s, MISSED_BEATS * beat_s if _is_predecessor(claim, age_s) else SILENCE_S)
+
+
+def _is_gone(claim: Claim, directory: str) -> bool:
+    """Whether the end of a driver of another namespace, or of this machine before it was booted, is proven."""
+    boot, ours = boot_of(claim.machine), boot_of(this_machine())
+    if not boot or not ours:
+        return False
+    if boot == ours:
+        return is_unlocked(directory, claim.lock)
+    # A disk of one machine, and the kernel that had it is another one now.
+    return claim.host == _host() and is_same_place(directory, claim.lock)
+
+
+def _is_predecessor(claim: Claim, age_s: float) -> bool:
+    """Whether it was probably this container before it was restarted: the driver may be taken for dead sooner.
+
+    The host name is the same, so is the kernel, and this namespace began after the driver was last heard of. Another
+    container can look like that only if it shares the host's name and is frozen at the time. That is why a few missed
+    heartbeats are waited for.
+    """
+    boot = boot_of(claim.machine)
+    if not boot or boot != boot_of(this_machine()) or claim.host != _host():
+        return False
+    namespace_s = namespace_age_s()
+    return namespace_s is not None and namespace_s < age_s
+
+
+def _by_silence(claim: Claim, age_s: float, silence_s: float) -> Holder:
+    alive = is_alive(claim, age_s) and abs(age_s) < silence_s
+    left = max(0.0, silence_s - age_s) if alive else None
+    return Holder(claim, alive, False, max(0.0, age_s), certain=False, dead_in_s=left)
+
+
+def _newest_segment(root: str, disk: Disk) -> tuple[int, str]:
+    """The epoch of the newest segment of the journal, and its path; 0 if there is none."""
+    directory = os.path.join(root, ".holdfast", "journal")
+    newest = max((name for name in disk.list(directory) if _SEGMENT.fullmatch(name)), default="")
+    return int(newest[:8] or 0), os.path.join(directory, newest)
+
+
+def damaged_claims(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> dict[int, str]:
+    """Look at all claims on the experiment at ``root``: what is wrong with those that are damaged, by number."""
+    root = os.path.abspath(root)
+    found = {}
+    for name in sorted(disk.list(_directory(root))):
+        if _NAME.fullmatch(name):
+            damage = decode_claim(disk.read(_path(root, int(name))), int(name))[1]
+            if damage:
+                found[int(name)] = damage
+    return found
 
 
 def released_mark(claim: Claim) -> str:
@@ -167,25 +250,33 @@ def released_mark(claim: Claim) -> str:
     return f"epochs/{claim.epoch:08d}.released"
 
 
-def release(root: str | os.PathLike[str], claim: Claim, *, disk: Disk = REAL_DISK) -> None:
+def release(root: str | os.PathLike[str], claim: Claim, *, end: bytes = b"", disk: Disk = REAL_DISK) -> None:
     """Let go of the experiment, so that the next driver need not find out whether this process is alive.
+
+    Args:
+        root: The experiment's root.
+        claim: What to let go of.
+        end: The place up to which the journal is durable (`encode_position`); empty if nothing was written.
+        disk: Where the root is.
 
     Durability:
         None needed: if the mark is lost with the power, so is the process.
     """
     # Without the mark the next driver looks at the process instead: a full disk must not make a finished run an error.
     with contextlib.suppress(OSError):
-        disk.create_exclusive(_path(os.path.abspath(root), claim.epoch) + ".released", b"")
+        disk.create_exclusive(_path(os.path.abspath(root), claim.epoch) + ".released", end)
+    drop_lock(claim.writer)
 
 
 def withdraw(root: str | os.PathLike[str], claim: Claim, *, disk: Disk = REAL_DISK) -> None:
     """Let go of a claim that came to nothing, unless its file is somebody else's by now."""
     try:
-        ours = disk.read(_path(os.path.abspath(root), claim.epoch)) == msgspec.json.encode(claim) + b"\n"
+        ours = disk.read(_path(os.path.abspath(root), claim.epoch)) == encode_claim(claim)
     except OSError:
-        return
+        ours = False
     if ours:
         release(root, claim, disk=disk)
+    drop_lock(claim.writer)
 
 
 def is_fenced(root: str | os.PathLike[str], claim: Claim, *, disk: Disk = REAL_DISK) -> bool:
@@ -198,6 +289,11 @@ def beat(root: str | os.PathLike[str], claim: Claim, *, disk: Disk = REAL_DISK) 
     disk.touch(_path(os.path.abspath(root), claim.epoch))
 
 
+def claim_path(root: str | os.PathLike[str], claim: Claim) -> str:
+    """Return the file of ``claim``."""
+    return _path(os.path.abspath(root), claim.epoch)
+
+
 def fence_path(root: str | os.PathLike[str], claim: Claim) -> str:
     """Return the file whose existence fences ``claim``."""
     return _path(os.path.abspath(root), claim.epoch + 1)
@@ -208,7 +304,7 @@ def fenced_error(root: str, claim: Claim, *, disk: Disk = REAL_DISK) -> FencedEr
     successor = holder(root, disk=disk)
     who = "a newer driver"
     if successor is not None:
-        who = f"pid {successor.claim.pid} on {successor.claim.host} (epoch {successor.claim.epoch})"
+        who = f"{successor.who} (epoch {successor.claim.epoch})"
     return FencedError(
         f"The experiment {root} was taken over by {who}; this driver (epoch {claim.epoch}, pid {claim.pid}) must "
         f"stop. Everything recorded before the take-over is safe; what this driver writes from now on is void. "
@@ -224,17 +320,24 @@ def _path(root: str, epoch: int) -> str:
     return f"{root}/.holdfast/epochs/{epoch:08d}"
 
 
-def _new_claim(epoch: int) -> Claim:
-    pid = os.getpid()
-    return Claim(
+def _new_claim(root: str, epoch: int, disk: Disk) -> Claim:
+    pid, writer = os.getpid(), os.urandom(16).hex()
+    lock = ""
+    if isinstance(disk, RealDisk):
+        # Before the claim is seen: a claim whose lock is free is that of a dead driver.
+        make_dirs(_directory(root))
+        lock = hold_lock(_directory(root), writer)
+    claim = Claim(
         epoch=epoch,
-        writer=os.urandom(16).hex(),
+        writer=writer,
         host=_host(),
         pid=pid,
         machine=this_machine(),
         process_start=_process_start(pid) or 0,
         claimed_at=time.time(),
+        lock=lock,
     )
+    return with_checksum(claim)
 
 
 @cache
@@ -289,18 +392,31 @@ def is_alive(claim: Claim, age_s: float) -> bool:
 def locked_error(root: str, current: Holder) -> ExperimentLockedError:
     """Return the error that tells who holds the experiment at ``root``, a path or an address."""
     claim = current.claim
-    where = f"pid {claim.pid} on {claim.host}"
-    if claim.pid == os.getpid() and claim.machine == this_machine():
-        where = f"this same process (pid {claim.pid} on {claim.host})"
+    heard = f"last heard of {_span(current.age_s)} ago"
+    if current.damage:
+        what = f"may be being written by {current.who}, {heard}"
+    else:
+        who = current.who
+        if claim.pid == os.getpid() and claim.machine == this_machine():
+            who = f"this same process ({who})"
+        since = _span(time.time() - claim.claimed_at)
+        what = f"is being written by {who}, epoch {claim.epoch}, started {since} ago and {heard}"
     facts: dict[str, Any] = {"host": claim.host, "pid": claim.pid, "age_s": current.age_s}
     return ExperimentLockedError(
-        f"The experiment {root} is being written by {where}, epoch {claim.epoch}, started "
-        f"{_span(time.time() - claim.claimed_at)} ago and last heard of {_span(current.age_s)} ago. Nothing was "
-        f"changed. Wait until it has finished, or stop it, or take the experiment over with "
-        f"Tuner.restore({root!r}, takeover=True) or `holdfast resume {root} --takeover`: the other driver then "
-        f"stops at its next write.",
+        f"The experiment {root} {what}. Nothing was changed. {silence_text(current)}Wait until it has finished, or "
+        f"stop it, or take the experiment over with Tuner.restore({root!r}, takeover=True) or "
+        f"`holdfast resume {root} --takeover`: the other driver then stops at its next write.",
         **facts,
+        dead_in_s=current.dead_in_s,
     )
+
+
+def silence_text(current: Holder) -> str:
+    """What to expect of a driver whose process cannot be seen from here; "" if it can."""
+    if current.dead_in_s is None:
+        return ""
+    where = "Whether it still runs cannot be known" if current.damage else "Its process cannot be seen from here"
+    return f"{where}: it is taken for dead in {math.ceil(current.dead_in_s)} s if nothing more is heard of it. "
 
 
 def _span(seconds: float) -> str:

@@ -21,10 +21,12 @@ from collections.abc import Callable, Sequence
 from typing import Literal
 
 from holdfast.errors import InternalError, InvalidInputError, OwnershipError, StorageError, StorageFullError
+from holdfast.journal import durable_mark
 from holdfast.journal import epoch as epochs
-from holdfast.journal import synced
-from holdfast.journal.epoch import HEARTBEAT_S, Claim
-from holdfast.journal.reader import Position, TornTail
+from holdfast.journal.claims import Claim
+from holdfast.journal.epoch import HEARTBEAT_S
+from holdfast.journal.position import Position, encode_position
+from holdfast.journal.reader import TornTail
 from holdfast.journal.segment_writer import SegmentWriter
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import Disk, is_full
@@ -58,7 +60,7 @@ class Journal:
         self._pid = os.getpid()
         self._closed = False
         self._writer = SegmentWriter(root, disk, claim)
-        # The lock guards the writer and what follows. A sync itself runs outside it: appends go on meanwhile.
+        # The lock guards the writer and what follows. A sync itself runs outside it: appends continue meanwhile.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
         self._dirty_since = math.inf
@@ -319,7 +321,7 @@ class Journal:
         if self.fenced:
             return
         if release:
-            epochs.release(self._root, self.claim, disk=self._disk)
+            epochs.release(self._root, self.claim, end=self._end(), disk=self._disk)
         missing = self._writer.last_seq - self.synced_seq
         if missing:
             raise _storage_error(
@@ -379,10 +381,19 @@ class Journal:
             self._publish()
 
     def _publish(self) -> None:
+        position = self._durable_position()
+        if position is not None:
+            durable_mark.publish(self._root, self.claim, position, self._disk)
+
+    def _end(self) -> bytes:
+        position = self._durable_position()
+        return b"" if position is None else encode_position(position)
+
+    def _durable_position(self) -> Position | None:
         with self._lock:
             position = self._writer.durable_position
-        if position.next_seq == self.synced_seq + 1:  # not while the name of a new segment may still be lost
-            synced.publish(self._root, self.claim, position, self._disk)
+        # Not while the name of a new segment may still be lost.
+        return position if position.next_seq == self.synced_seq + 1 else None
 
     def _beat(self) -> None:
         try:

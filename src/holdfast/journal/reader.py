@@ -12,36 +12,20 @@ from collections.abc import Iterator
 from itertools import count
 from typing import NamedTuple
 
-import msgspec
-
 from holdfast.errors import FencedError, JournalDamagedError
 from holdfast.journal.frames import Scan, classify_tail, count_readable, scan
+from holdfast.journal.position import START as START
+from holdfast.journal.position import Position as Position
+from holdfast.journal.reach import DurableMark, End, binds, foreign, newest_mark, shortfall
 from holdfast.journal.segments import (
     BrokenChain,
-    Link,
-    Stump,
+    Chain,
+    SegmentLink,
     read_chain,
     relative_path,
     segment_path,
 )
 from holdfast.storage.local import REAL_DISK, Disk
-
-
-class Position(msgspec.Struct, frozen=True):
-    """A place between two records of the journal.
-
-    Attributes:
-        segment: File name of the segment; empty before the first one.
-        offset: Byte offset within it.
-        next_seq: Number of the record that follows.
-    """
-
-    segment: str
-    offset: int
-    next_seq: int
-
-
-START = Position("", 0, 1)
 
 
 class TornTail(NamedTuple):
@@ -76,21 +60,27 @@ class JournalContents:
     """The records behind a position; iterate once for pairs of number and payload.
 
     Attributes:
-        position: Behind the last record handed out with its whole segment; where to go on later.
+        position: Behind the last record handed out with its whole segment; where to continue later.
         torn: What was left out at the end, once the iteration has ended. On a live journal it is usually a
             record that is just being written.
+        vouched_by: Epoch of the driver that said how far the history must reach: if it is shorter, the iteration ends
+            with an error. 0 if nobody has, or nobody can be heard any more; only checkpoints can tell then.
     """
 
-    def __init__(self, root: str, disk: Disk, after: Position, links: list[Link], stumps: list[Stump]) -> None:
+    def __init__(self, root: str, disk: Disk, after: Position, chain: Chain, mark: DurableMark | None) -> None:
+        links, stumps = chain
         self.position = after
+        self.vouched_by = mark.epoch if mark is not None and binds(mark, links[-1] if links else None) else 0
         self.torn: TornTail | None = None
         self._root = root
         self._disk = disk
         self._links = links
+        self._mark = mark
         if stumps:
             self.torn = TornTail(stumps[0].name.file, 0, stumps[0].size)
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        last: bytes | None = None
         for index, link in enumerate(self._links):
             start, seq = link.body, link.name.first_seq
             if link.name.file == self.position.segment:
@@ -99,8 +89,12 @@ class JournalContents:
             yield from zip(count(seq), part.found.payloads, strict=False)
             self.position = Position(link.name.file, start + part.found.offset, part.found.next_seq)
             self.torn = part.torn or self.torn
+            last = part.found.payloads[-1] if part.found.payloads else last
             if part.damage is not None:
                 raise part.damage
+        short = shortfall(self._root, self._disk, self._mark, self._links, End(self.position, last))
+        if short is not None:
+            raise short
 
 
 def read_journal(
@@ -120,13 +114,22 @@ def read_journal(
     """
     root = os.path.abspath(root)
     after = after or START
+    mark = newest_mark(root, disk)
     try:
-        links, stumps = read_chain(root, disk, back_to=after.segment)
+        chain = read_chain(root, disk, back_to=after.segment)
     except BrokenChain as broken:
         raise chain_damage(root, disk, broken) from None
+    if (strange := foreign(root, disk, chain.links)) is not None:
+        raise strange
     if after.segment:
-        after, links = _find_position(root, disk, after, links)
-    return JournalContents(root, disk, after, links, stumps)
+        after, links = _find_position(root, disk, after, chain.links)
+        chain = chain._replace(links=links)
+    return JournalContents(root, disk, after, chain, mark)
+
+
+def no_contents(root: str | os.PathLike[str], disk: Disk = REAL_DISK) -> JournalContents:
+    """Return the contents of a journal of which nothing can be read."""
+    return JournalContents(os.path.abspath(root), disk, START, Chain([], []), None)
 
 
 def holds_position(root: str | os.PathLike[str], position: Position, *, disk: Disk = REAL_DISK) -> bool:
@@ -141,7 +144,7 @@ def holds_position(root: str | os.PathLike[str], position: Position, *, disk: Di
     return bool(disk.read(path, found.offset - 1, 1))
 
 
-def read_link(root: str, disk: Disk, links: list[Link], start: int, seq: int) -> LinkContents:
+def read_link(root: str, disk: Disk, links: list[SegmentLink], start: int, seq: int) -> LinkContents:
     """Read one segment of the chain.
 
     Args:
@@ -168,7 +171,7 @@ def read_link(root: str, disk: Disk, links: list[Link], start: int, seq: int) ->
     return LinkContents(found, None, _damage(root, disk, links, start + found.offset, found.next_seq))
 
 
-def count_behind(root: str, disk: Disk, links: list[Link], offset: int, seq: int) -> int:
+def count_behind(root: str, disk: Disk, links: list[SegmentLink], offset: int, seq: int) -> int:
     """Count the records that can be read behind a damaged one.
 
     Args:
@@ -210,7 +213,7 @@ def chain_damage(root: str, disk: Disk, broken: BrokenChain) -> JournalDamagedEr
     return _error(root, (file, 0, broken.name.first_seq), readable, f"{file} cannot be used: {broken.reason}")
 
 
-def _damage(root: str, disk: Disk, links: list[Link], offset: int, seq: int) -> JournalDamagedError:
+def _damage(root: str, disk: Disk, links: list[SegmentLink], offset: int, seq: int) -> JournalDamagedError:
     file = relative_path(links[0].name.file)
     readable = count_behind(root, disk, links, offset, seq)
     return _error(root, (file, offset, seq), readable, f"{file} is damaged at byte {offset}")
@@ -229,11 +232,13 @@ def _error(root: str, place: tuple[str, int, int], readable: int, what: str) -> 
     )
 
 
-def _find_position(root: str, disk: Disk, after: Position, links: list[Link]) -> tuple[Position, list[Link]]:
-    """Return where the reader goes on, and the segments from there.
+def _find_position(
+    root: str, disk: Disk, after: Position, links: list[SegmentLink]
+) -> tuple[Position, list[SegmentLink]]:
+    """Return where the reader continues, and the segments from there.
 
     A driver that did not trust the end of a segment has sealed it before the reader's place and begun the next one with
-    a copy of what follows. If that is what the reader has read, it goes on in the copy.
+    a copy of what follows. If that is what the reader has read, it continues in the copy.
     """
     found = after
     while links and links[0].name.file == found.segment:

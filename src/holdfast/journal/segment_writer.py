@@ -17,19 +17,22 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from holdfast.errors import StorageFullError
-from holdfast.journal.epoch import Claim, fenced_error
+from holdfast.journal.claims import Claim
+from holdfast.journal.durable_mark import published
+from holdfast.journal.epoch import claim_path, fenced_error
 from holdfast.journal.frames import FRAME_OVERHEAD, Scan, encode_frames, last_crc
-from holdfast.journal.reader import Position, TornTail, chain_damage, read_link
+from holdfast.journal.position import Position
+from holdfast.journal.reach import NOTHING, DurableMark, End, foreign, newest_mark, shortfall
+from holdfast.journal.reader import TornTail, chain_damage, read_link
 from holdfast.journal.segments import (
     BrokenChain,
-    Link,
-    Seal,
+    SegmentLink,
+    SegmentSeal,
     create_segment,
     journal_dir,
     read_head,
     segment_path,
 )
-from holdfast.journal.synced import published
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import TEMP_PREFIX, AppendFile, Disk, is_full
 
@@ -55,7 +58,7 @@ class _Mark(NamedTuple):
     """
 
     seq: int
-    seal: Seal
+    seal: SegmentSeal
 
 
 class SyncTicket(NamedTuple):
@@ -85,7 +88,7 @@ class SegmentWriter:
         self._claim = claim
         self._file: AppendFile | None = None
         self._offset = 0
-        self._safe = _Mark(0, Seal("", 0, 0))
+        self._safe = _Mark(0, SegmentSeal("", 0, 0))
         self._unsynced: deque[_Written] = deque()
         self._pending: deque[_Queued] = deque()
         self._pending_bytes = 0
@@ -104,6 +107,7 @@ class SegmentWriter:
             OSError: The disk does not do it; nothing counts yet.
         """
         self._sweep()
+        mark = newest_mark(self._root, self._disk)
         try:
             head, stumps = read_head(self._root, self._disk)
         except BrokenChain as broken:
@@ -111,14 +115,22 @@ class SegmentWriter:
         if stumps:
             self.torn = TornTail(stumps[0].name.file, 0, stumps[0].size)
         if head is None:
+            if (short := shortfall(self._root, self._disk, mark, [], NOTHING)) is not None:
+                raise short
             self._start(1, None)
             return
         if head.name.epoch > self._claim.epoch:
             raise fenced_error(self._root, self._claim, disk=self._disk)
-        self._continue(head)
+        self._continue(head, mark)
 
-    def _continue(self, head: Link) -> None:
+    def _continue(self, head: SegmentLink, mark: DurableMark | None) -> None:
         found, torn, damage = read_link(self._root, self._disk, [head], head.body, head.name.first_seq)
+        end = End(
+            Position(head.name.file, head.body + found.offset, found.next_seq),
+            found.payloads[-1] if found.payloads else None,
+        )
+        damage = damage or foreign(self._root, self._disk, [head])
+        damage = damage or shortfall(self._root, self._disk, mark, [head], end)
         if damage is not None:
             raise damage
         self.torn = torn or self.torn
@@ -130,7 +142,7 @@ class SegmentWriter:
         carry = encode_frames(sure.seq + 1, found.payloads[sure.seq + 1 - head.name.first_seq :])
         self._start(sure.seq + 1, sure.seal, carry)
 
-    def _sync_old(self, head: Link) -> bool:
+    def _sync_old(self, head: SegmentLink) -> bool:
         """Sync the dead driver's segment: its last writes, or a copied root, may be in the page cache alone.
 
         A seal behind bytes that a power cut then takes away would turn them into damage.
@@ -146,7 +158,7 @@ class SegmentWriter:
             return False
         return True
 
-    def _known_durable(self, head: Link, found: Scan) -> _Mark:
+    def _known_durable(self, head: SegmentLink, found: Scan) -> _Mark:
         """Up to where the dead driver itself knew its segment to be durable.
 
         That our own sync has succeeded proves nothing: if the dead driver's sync had failed before, the kernel may have
@@ -163,14 +175,23 @@ class SegmentWriter:
                 break
             seq, length = seq + 1, end
         crc = head.header_crc if seq == first else last_crc(encode_frames(seq - 1, [found.payloads[seq - 1 - first]]))
-        return _Mark(seq - 1, Seal(head.name.file, length, crc))
+        return _Mark(seq - 1, SegmentSeal(head.name.file, length, crc))
 
     def _sweep(self) -> None:
-        """Remove temporary files: only the holder of the newest epoch gets here, so they belong to nobody."""
+        """Remove the temporary files of earlier drivers, which are older than our claim.
+
+        A younger one may be a successor's, who took over while we were on our way here: without it, the successor
+        could not make its segment. Both times come from the clock of the file system.
+        """
+        try:
+            claimed_at = self._disk.mtime(claim_path(self._root, self._claim))
+        except FileNotFoundError:  # without a claim nothing proves that they are left-overs
+            return
         directory = journal_dir(self._root)
         for name in self._disk.list(directory):
-            if name.startswith(TEMP_PREFIX):
-                self._disk.remove(os.path.join(directory, name))
+            path = os.path.join(directory, name)
+            if name.startswith(TEMP_PREFIX) and _is_older(self._disk, path, claimed_at):
+                self._disk.remove(path)
 
     # ------------------------------------------------------------------------------------------- writing
 
@@ -217,7 +238,7 @@ class SegmentWriter:
         self._pending.append((first + len(payloads) - 1, frames))
 
     def drain(self) -> bool:
-        """Write what waits, going on exactly where the last attempt stopped.
+        """Write what waits, continuing exactly where the last attempt stopped.
 
         Returns:
             Whether nothing waits any more; if not, `blocked` says why.
@@ -266,7 +287,7 @@ class SegmentWriter:
         """Bring the books in order after a write of which nobody knows how far it went.
 
         The steps of `_note_written` are ordered so that each half-done state can be told; what the file may hold
-        too much is left behind by going on in a new segment.
+        too much is left behind by continuing in a new segment.
         """
         if self._unsynced:
             self.written_seq = max(self.written_seq, self._unsynced[-1][0])
@@ -292,7 +313,7 @@ class SegmentWriter:
             return
         while self._unsynced and self._unsynced[0][0] <= seq:
             self._unsynced.popleft()
-        self._safe = _Mark(seq, Seal(self._safe.seal.segment, end, last_crc(frames)))
+        self._safe = _Mark(seq, SegmentSeal(self._safe.seal.segment, end, last_crc(frames)))
         self.synced_seq = seq
 
     def fail_sync(self, ticket: SyncTicket, error: OSError) -> None:
@@ -347,14 +368,14 @@ class SegmentWriter:
             self.blocked = None
         return True
 
-    def _start(self, first_seq: int, prev: Seal | None, carry: bytes = b"") -> None:
+    def _start(self, first_seq: int, prev: SegmentSeal | None, carry: bytes = b"") -> None:
         # Nothing may be written to the old segment from here on, whatever fails: the new one seals it, and also
         # a creation that reports an error may have taken place.
         self._broken = True
         link = create_segment(self._root, self._disk, self._claim, first_seq=first_seq, prev=prev, carry=carry)
         length = link.body + len(carry)
         crc = last_crc(carry) if carry else link.header_crc
-        self._safe = _Mark(self.written_seq, Seal(link.name.file, length, crc))
+        self._safe = _Mark(self.written_seq, SegmentSeal(link.name.file, length, crc))
         self._offset = length
         self._unsynced.clear()
         self.close()
@@ -373,3 +394,10 @@ class SegmentWriter:
             except OSError as error:
                 # Whatever it held was synced, or is carried over; some file systems still complain here.
                 _log.debug("closing a segment failed: %s", error)
+
+
+def _is_older(disk: Disk, path: str, moment: float) -> bool:
+    try:
+        return disk.mtime(path) < moment
+    except FileNotFoundError:  # its writer was faster
+        return False

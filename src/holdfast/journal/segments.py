@@ -18,7 +18,7 @@ from typing import NamedTuple
 import msgspec
 
 from holdfast.errors import InternalError, NewerFormatError
-from holdfast.journal.epoch import Claim
+from holdfast.journal.claims import Claim
 from holdfast.journal.frames import decode_header, encode_header, find_frame
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import Disk
@@ -50,7 +50,7 @@ class SegmentName(NamedTuple):
         return f"{self.epoch:08d}-{self.first_seq:012d}{again}.hfj"
 
 
-class Seal(msgspec.Struct, frozen=True):
+class SegmentSeal(msgspec.Struct, frozen=True):
     """Where the part of a segment that counts ends.
 
     Attributes:
@@ -81,11 +81,11 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     epoch: int
     writer: str
     first_seq: int
-    prev: Seal | None
+    prev: SegmentSeal | None
     carried: int = 0
 
 
-class Link(NamedTuple):
+class SegmentLink(NamedTuple):
     """A segment as part of the chain.
 
     Attributes:
@@ -101,7 +101,7 @@ class Link(NamedTuple):
     header: SegmentHeader
     body: int
     header_crc: int
-    seal: Seal | None
+    seal: SegmentSeal | None
     end_seq: int | None
 
 
@@ -125,7 +125,7 @@ class Chain(NamedTuple):
         stumps: Newer files that never became segments.
     """
 
-    links: list[Link]
+    links: list[SegmentLink]
     stumps: list[Stump]
 
 
@@ -138,7 +138,7 @@ class BrokenChain(Exception):
         later: The links behind it, oldest first.
     """
 
-    def __init__(self, name: SegmentName, reason: str, later: list[Link]) -> None:
+    def __init__(self, name: SegmentName, reason: str, later: list[SegmentLink]) -> None:
         super().__init__(reason)
         self.name = name
         self.reason = reason
@@ -173,8 +173,8 @@ def parse_name(file: str) -> SegmentName | None:
 
 
 def create_segment(
-    root: str, disk: Disk, claim: Claim, *, first_seq: int, prev: Seal | None, carry: bytes = b""
-) -> Link:
+    root: str, disk: Disk, claim: Claim, *, first_seq: int, prev: SegmentSeal | None, carry: bytes = b""
+) -> SegmentLink:
     """Make a new newest segment.
 
     Args:
@@ -196,14 +196,14 @@ def create_segment(
         name = SegmentName(claim.epoch, first_seq, rank)
         if disk.create_exclusive(segment_path(root, name.file), frame + carry):
             crashpoint("journal.rotate.created")
-            return Link(name, header, decoded.end, decoded.crc, None, None)
+            return SegmentLink(name, header, decoded.end, decoded.crc, None, None)
     raise InternalError(
         f"Epoch {claim.epoch} of {root} has begun {_MAX_RANK} segments at record {first_seq}: the journal's "
         f"storage fails all the time. What was recorded is safe. Check the disk, then restore the experiment."
     )
 
 
-def read_head(root: str, disk: Disk) -> tuple[Link | None, list[Stump]]:
+def read_head(root: str, disk: Disk) -> tuple[SegmentLink | None, list[Stump]]:
     """Return the newest segment, and newer files that never became one.
 
     Raises:
@@ -236,7 +236,7 @@ def read_chain(root: str, disk: Disk, *, back_to: str = "") -> Chain:
         BrokenChain: A segment is missing or its header is damaged.
     """
     link, stumps = read_head(root, disk)
-    newest_first: list[Link] = []
+    newest_first: list[SegmentLink] = []
     while link is not None:
         newest_first.append(link)
         if link.name.file == back_to:
@@ -245,7 +245,7 @@ def read_chain(root: str, disk: Disk, *, back_to: str = "") -> Chain:
     return Chain(newest_first[::-1], stumps)
 
 
-def _read_link(root: str, disk: Disk, name: SegmentName) -> Link | None:
+def _read_link(root: str, disk: Disk, name: SegmentName) -> SegmentLink | None:
     path = segment_path(root, name.file)
     frame = decode_header(disk.read(path, 0, _HEADER_READ))
     if frame is None:
@@ -253,7 +253,7 @@ def _read_link(root: str, disk: Disk, name: SegmentName) -> Link | None:
     header = _decode(frame.payload, path)
     if (header.epoch, header.first_seq) != (name.epoch, name.first_seq):
         return None
-    return Link(name, header, frame.end, frame.crc, None, None)
+    return SegmentLink(name, header, frame.end, frame.crc, None, None)
 
 
 def _decode(text: bytes, path: str) -> SegmentHeader:
@@ -263,7 +263,7 @@ def _decode(text: bytes, path: str) -> SegmentHeader:
         if header.format <= FORMAT:
             return header
         found = f"format {header.format}"
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         found = f"a header that this version cannot read ({error})"
     raise NewerFormatError(
         f"{path} has {found}; this holdfast reads journals up to format {FORMAT}. Nothing was changed. "
@@ -271,7 +271,7 @@ def _decode(text: bytes, path: str) -> SegmentHeader:
     )
 
 
-def _read_previous(root: str, disk: Disk, newest_first: list[Link]) -> Link | None:
+def _read_previous(root: str, disk: Disk, newest_first: list[SegmentLink]) -> SegmentLink | None:
     link = newest_first[-1]
     seal = link.header.prev
     if seal is None:

@@ -18,7 +18,7 @@ from itertools import chain
 
 import msgspec
 
-from holdfast.errors import InternalError
+from holdfast.errors import DamageError, InternalError
 from holdfast.journal.frames import decode_header, encode_frames, encode_header, scan
 from holdfast.journal.reader import Position, holds_position
 from holdfast.storage.local import REAL_DISK, TEMP_PREFIX, AppendFile, Disk
@@ -56,11 +56,11 @@ class _Unusable(Exception):
 
 
 class Snapshot:
-    """A state that can be gone on from.
+    """A state that can be continued from.
 
     Attributes:
         seq: Last record folded into it.
-        position: Where the journal goes on behind that record.
+        position: Where the journal continues behind that record.
         payload: The state, as it was given to `SnapshotStore.write`.
     """
 
@@ -103,9 +103,37 @@ class SnapshotStore:
         for seq in sorted(self._snapshots(), reverse=True):
             try:
                 return self._load(seq)
-            except (_Unusable, OSError) as error:
+            except (_Unusable, OSError, DamageError) as error:
                 _log.warning("snapshot %s is not used (%s): the journal is read from further back", seq, error)
         return None
+
+    def load_any(self) -> Snapshot | None:
+        """Return the newest snapshot that is whole, also if the journal has become shorter than that."""
+        for seq in sorted(self._snapshots(), reverse=True):
+            try:
+                return self._read(seq)[0]
+            except (_Unusable, OSError) as error:
+                _log.warning("snapshot %s is not used: %s", seq, error)
+        return None
+
+    def peek(self) -> Snapshot | None:
+        """Return the newest snapshot that is whole and fits the journal, without what is archived; or None."""
+        for seq in sorted(self._snapshots(), reverse=True):
+            try:
+                snapshot = self._read(seq, archives=False)[0]
+                if holds_position(self._root, snapshot.position, disk=self._disk):
+                    return snapshot
+            except (_Unusable, OSError):
+                continue  # whoever opens the experiment says so
+        return None
+
+    def numbers(self) -> list[int]:
+        """Return of which records there are snapshots, oldest first."""
+        return sorted(self._snapshots())
+
+    def place(self, seq: int) -> Position:
+        """Return where in the journal the snapshot of record ``seq`` stands."""
+        return self._header(seq)[0].position
 
     def archive(self, records: Sequence[bytes]) -> None:
         """Append records that no later snapshot has to repeat.
@@ -136,7 +164,7 @@ class SnapshotStore:
 
         Args:
             seq: Last record folded into the state. It must be durable already.
-            position: Where the journal goes on behind it.
+            position: Where the journal continues behind it.
             payload: The state, without what was archived.
 
         Raises:
@@ -192,26 +220,37 @@ class SnapshotStore:
         )
 
     def _load(self, seq: int) -> Snapshot:
+        snapshot, archives = self._read(seq)
+        if not holds_position(self._root, snapshot.position, disk=self._disk):
+            raise _Unusable(f"the journal's history does not reach record {seq} where it says")
+        self._finished = archives
+        return snapshot
+
+    def _read(self, seq: int, *, archives: bool = True) -> tuple[Snapshot, list[_ArchivePart]]:
+        header, buffer, end = self._header(seq)
+        body = scan(buffer, seq, end)
+        if len(body.payloads) != 1 or body.offset != len(buffer):
+            raise _Unusable("its content is damaged")
+        archived = [self._read_archive(part) for part in header.archives] if archives else []
+        return Snapshot(seq, header.position, body.payloads[0], archived), header.archives
+
+    def _header(self, seq: int) -> tuple[_Header, bytes, int]:
+        """Return a snapshot's header, all of its bytes, and where its content begins."""
         buffer = self._disk.read(self._path(_snapshot_file(seq)))
         frame = decode_header(buffer)
         if frame is None:
             raise _Unusable("its header is damaged")
         try:
             header = msgspec.json.decode(frame.payload, type=_Header)
-        except msgspec.DecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise _Unusable(f"its header was written by another version of holdfast: {error}") from None
         if header.format > FORMAT or header.seq != seq:
             raise _Unusable(f"it has format {header.format} and is of record {header.seq}")
-        body = scan(buffer, seq, frame.end)
-        if len(body.payloads) != 1 or body.offset != len(buffer):
-            raise _Unusable("its content is damaged")
-        archived = [self._read_archive(part) for part in header.archives]
-        if not holds_position(self._root, header.position, disk=self._disk):
-            raise _Unusable(f"the journal's history does not reach record {seq} where it says")
-        self._finished = header.archives
-        return Snapshot(seq, header.position, body.payloads[0], archived)
+        return header, buffer, frame.end
 
     def _read_archive(self, part: _ArchivePart) -> list[bytes]:
+        if _ARCHIVE.fullmatch(part.file) is None or part.length < 0:
+            raise _Unusable(f"{part.file!r} is not the name of an archive")
         buffer = self._disk.read(self._path(part.file), 0, part.length)
         header = decode_header(buffer)
         found = scan(buffer, 1, header.end) if header else None
@@ -242,10 +281,22 @@ class SnapshotStore:
             if frame is not None:
                 try:
                     header = msgspec.json.decode(frame.payload, type=_Header)
-                except msgspec.DecodeError:
+                except (ValueError, RecursionError):
                     continue
                 named.update(part.file for part in header.archives)
         return named
+
+
+def drop_beyond(root: str, disk: Disk) -> None:
+    """Remove the snapshots of records that a repair has cut from the history; the repair keeps a copy."""
+    store = SnapshotStore(root, disk=disk)
+    for seq in store.numbers():
+        try:
+            place = store.place(seq)
+        except (_Unusable, OSError):
+            continue
+        if not holds_position(root, place, disk=disk):
+            disk.remove(os.path.join(root, ".holdfast", "snapshots", _snapshot_file(seq)))
 
 
 def _snapshot_file(seq: int) -> str:

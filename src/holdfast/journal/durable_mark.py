@@ -5,26 +5,25 @@ cut would take now, and the next driver what it may rely on (see `SegmentWriter`
 replaced atomically, because it costs a sync thread's time after every sync: after a crash it may be missing, old or
 half new. An old one is still true, since what was durable stays so; any other betrays itself by its checksum.
 
-Owns this file. Must never be needed.
+Owns this file. Must never be needed. That a history which is shorter than this says is damaged is for `reach` to say.
 """
 
 from __future__ import annotations
 
 import os
 
-import msgspec
-
-from holdfast.errors import FencedError, JournalDamagedError
-from holdfast.journal.epoch import Claim, holder
-from holdfast.journal.frames import decode_header, encode_header
-from holdfast.journal.reader import Position, read_journal
+from holdfast.errors import DamageError, FencedError, JournalDamagedError
+from holdfast.journal.claims import Claim
+from holdfast.journal.epoch import holder
+from holdfast.journal.position import Position, decode_position, encode_position
+from holdfast.journal.reader import read_journal
 from holdfast.storage.local import REAL_DISK, Disk
 
 
 def publish(root: str, claim: Claim, position: Position, disk: Disk) -> None:
     """Say that every record before ``position`` is durable. If the disk refuses, nobody is told."""
     try:
-        disk.overwrite(_path(root, claim.epoch), encode_header(msgspec.json.encode(position) + b"\n"))
+        disk.overwrite(_path(root, claim.epoch), encode_position(position))
     except OSError:
         pass
 
@@ -32,9 +31,8 @@ def publish(root: str, claim: Claim, position: Position, disk: Disk) -> None:
 def published(root: str, epoch: int, disk: Disk) -> Position | None:
     """Return what the driver of ``epoch`` said last, or None if it cannot be read."""
     try:
-        frame = decode_header(disk.read(_path(root, epoch)))
-        return None if frame is None else msgspec.json.decode(frame.payload, type=Position)
-    except (OSError, msgspec.DecodeError):
+        return decode_position(disk.read(_path(root, epoch)))
+    except (OSError, DamageError):
         return None
 
 
@@ -51,7 +49,7 @@ def oldest_volatile(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> 
         return None
     try:
         return next((payload for _, payload in read_journal(root, after=position, disk=disk)), None)
-    except (FencedError, JournalDamagedError, FileNotFoundError):  # the driver went on elsewhere while we looked
+    except (FencedError, JournalDamagedError, FileNotFoundError):  # the driver continued elsewhere while we looked
         return None
 
 

@@ -1,4 +1,4 @@
-"""Hydrating: whatever mirror a driver finds, it goes on with what is in the store."""
+"""Restoring a mirror: whatever a driver finds on this machine, it continues with what is in the store."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ import pytest
 from shipping import Lab, dying_at, history
 
 from holdfast.errors import FencedError, JournalDamagedError, StorageError
-from holdfast.journal import Journal, SnapshotStore, claim_epoch, parts
-from holdfast.journal import hydrate as hydrate_module
-from holdfast.journal.hydrate import hydrate
-from holdfast.journal.remote_holder import remote_claim
-from holdfast.journal.ship_note import FILE as NOTE
+from holdfast.journal import Journal, SnapshotStore, claim_epoch
+from holdfast.shipping import parts
+from holdfast.shipping import restore_mirror as hydrate_module
+from holdfast.shipping.progress_file import FILE as NOTE
+from holdfast.shipping.remote_holder import remote_claim
+from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.locks import lock
 from holdfast.testing.memory_store import Fault
 
@@ -53,7 +54,7 @@ def test_an_empty_machine_gets_the_mirror_back_byte_for_byte(lab: Lab) -> None:
     driver.write(5)
     driver.write(2)
     with lab.on("two"):
-        found = hydrate(lab.store, lab.root("two"))
+        found = restore_mirror(lab.store, lab.root("two"))
     assert found.case == "absent"
     mine, theirs = copy_of(driver.root), copy_of(lab.root("two"))
     assert theirs.pop(".holdfast/spec.json") == b"facts"
@@ -65,14 +66,14 @@ def test_an_empty_machine_gets_the_mirror_back_byte_for_byte(lab: Lab) -> None:
 
 
 def test_nothing_comes_of_an_empty_store_and_no_mirror(lab: Lab) -> None:
-    found = hydrate(lab.store, lab.root("one"))
+    found = restore_mirror(lab.store, lab.root("one"))
     assert (found.case, found.shipped.number, found.holder) == ("absent", 0, None)
     assert os.listdir(lab.root("one")) == []
 
 
 def test_a_mirror_that_the_store_knows_nothing_of_is_ahead(lab: Lab) -> None:
     os.makedirs(lab.root("one") + "/.holdfast")
-    assert hydrate(lab.store, lab.root("one")).case == "ahead"
+    assert restore_mirror(lab.store, lab.root("one")).case == "ahead"
     assert os.listdir(lab.root("one")) == [".holdfast"]
 
 
@@ -82,7 +83,7 @@ def test_a_mirror_that_is_equal_is_kept_and_only_the_last_part_is_read(lab: Lab)
         driver.write()
     driver.kill()
     before, since = copy_of(driver.root), len(lab.store.requests)
-    found = hydrate(lab.store, driver.root)
+    found = restore_mirror(lab.store, driver.root)
     assert found.case == "equal"
     assert fetched(lab, since) == [parts.part_key(11)]
     assert copy_of(driver.root) == before
@@ -100,7 +101,7 @@ def test_a_mirror_that_knows_more_is_kept_and_ships_the_rest(lab: Lab, note: str
     elif note == "damaged":
         Path(path).write_bytes(b"{}")
     again = lab.drive()
-    assert again.hydrated.case == "ahead"
+    assert again.restored.case == "ahead"
     assert again.found == driver.history
     assert again.shipper.shipped_seq == 3
     again.ship()
@@ -122,8 +123,8 @@ def test_a_mirror_that_is_behind_is_brought_up(lab: Lab, note: str) -> None:
         os.remove(os.path.join(first.root, NOTE))
     since = len(lab.store.requests)
     third = lab.drive("one")
-    assert third.hydrated.case == "behind"
-    assert third.hydrated.message == ""
+    assert third.restored.case == "behind"
+    assert third.restored.message == ""
     assert third.found == second.history
     if note == "kept":
         assert parts.part_key(1) not in fetched(lab, since)
@@ -149,10 +150,10 @@ def test_a_mirror_that_has_gone_on_alone_is_set_aside_and_rebuilt(
     if note == "lost":
         os.remove(os.path.join(first.root, NOTE))
     third = lab.drive("one")
-    assert third.hydrated.case == "diverged"
-    aside = third.hydrated.superseded
+    assert third.restored.case == "diverged"
+    aside = third.restored.superseded
     assert aside == os.path.join(first.root, ".holdfast.superseded-1")
-    assert aside in third.hydrated.message
+    assert aside in third.restored.message
     assert aside in caplog.text
     assert third.found == second.history
     shutil.copytree(aside, lab.root("aside"))
@@ -174,7 +175,7 @@ def test_directories_of_a_history_that_does_not_count_are_set_aside_with_it(lab:
     second.leave()
     third = lab.drive("one")
     assert not os.path.exists(checkpoint)
-    assert os.path.isdir(os.path.join(third.hydrated.superseded, "trial", "checkpoint_000001"))
+    assert os.path.isdir(os.path.join(third.restored.superseded, "trial", "checkpoint_000001"))
 
 
 def test_what_was_set_aside_before_stays(lab: Lab) -> None:
@@ -198,7 +199,7 @@ def test_a_claim_that_never_arrived_is_not_a_history_to_set_aside(lab: Lab) -> N
     second.write()
     second.leave()
     third = lab.drive("one")
-    assert third.hydrated.case == "behind"
+    assert third.restored.case == "behind"
     assert third.found == second.history
 
 
@@ -225,7 +226,7 @@ def test_parts_go_on_where_a_plain_copy_of_a_local_root_ends(lab: Lab) -> None:
         lab.store.put(file, data)
     lab.store.put(".holdfast/spec.json", b"facts")
     driver = lab.drive("one")
-    assert driver.hydrated.case == "absent"
+    assert driver.restored.case == "absent"
     assert driver.found == [b"one", b"two"]
     assert driver.shipper.shipped_seq == 2
     assert driver.claim.epoch == 2
@@ -233,7 +234,7 @@ def test_parts_go_on_where_a_plain_copy_of_a_local_root_ends(lab: Lab) -> None:
     assert lab.look() == driver.history
     driver.kill()
     again = lab.drive("one")
-    assert again.hydrated.case == "equal"
+    assert again.restored.case == "equal"
     again.write()
     assert lab.look() == again.history
 
@@ -248,7 +249,7 @@ def test_a_plain_copy_of_the_mirror_itself_is_gone_on_with(lab: Lab) -> None:
     journal.append([b"three"])
     journal.close()
     driver = lab.drive("one")
-    assert driver.hydrated.case == "ahead"
+    assert driver.restored.case == "ahead"
     assert driver.shipper.shipped_seq == 1
     driver.write()
     assert lab.look() == driver.history == [b"one" * 10, b"two" * 10, b"three", driver.history[-1]]
@@ -260,7 +261,7 @@ def test_a_bucket_that_was_emptied_is_filled_again(lab: Lab) -> None:
     driver.kill()
     lab.store.delete(lab.store.objects)
     again = lab.drive()
-    assert again.hydrated.case == "ahead"
+    assert again.restored.case == "ahead"
     again.ship()
     assert lab.look() == driver.history
 
@@ -289,7 +290,7 @@ def test_records_that_only_stand_in_other_files_are_not_set_aside(lab: Lab) -> N
     third.write()
     third.leave()
     fourth = lab.drive("one")
-    assert fourth.hydrated.case == "behind"
+    assert fourth.restored.case == "behind"
     assert fourth.found == third.history
 
 
@@ -312,7 +313,7 @@ def test_a_reader_changes_neither_mirror_nor_store(lab: Lab) -> None:
     second = lab.drive("two", takeover=True)
     second.write()
     mirror, objects, since = copy_of(first.root), lab.store.objects, len(lab.store.requests)
-    found = hydrate(lab.store, first.root, read_only=True)
+    found = restore_mirror(lab.store, first.root, read_only=True)
     assert found.case in ("absent", "equal")
     assert found.root != first.root
     assert history(found.root) == second.history
@@ -320,7 +321,7 @@ def test_a_reader_changes_neither_mirror_nor_store(lab: Lab) -> None:
     assert lab.store.objects == objects
     assert {request.verb for request in lab.store.requests[since:]} <= {"list", "get", "fetch", "stat"}
     second.write()
-    again = hydrate(lab.store, first.root, read_only=True)
+    again = restore_mirror(lab.store, first.root, read_only=True)
     assert history(again.root) == second.history
 
 
@@ -328,7 +329,7 @@ def test_a_reader_uses_the_mirror_of_a_live_driver(lab: Lab) -> None:
     driver = lab.drive()
     driver.write(3)
     driver.append(2)
-    found = hydrate(lab.store, driver.root, read_only=True)
+    found = restore_mirror(lab.store, driver.root, read_only=True)
     assert (found.case, found.root) == ("ahead", driver.root)
 
 
@@ -340,7 +341,7 @@ def test_whoever_may_only_read_can_look(lab: Lab) -> None:
         current = remote_claim(lab.store)
         assert current is not None
         assert current.claim == driver.claim
-        assert history(hydrate(lab.store, lab.root("two"), read_only=True).root) == driver.history
+        assert history(restore_mirror(lab.store, lab.root("two"), read_only=True).root) == driver.history
 
 
 # ------------------------------------------------------------------------------------------- damage and death
@@ -386,12 +387,17 @@ def test_every_flipped_byte_of_a_part_is_noticed(lab: Lab) -> None:
 @pytest.mark.parametrize("machine", ["one", "two"])
 @pytest.mark.parametrize(
     ("place", "nth"),
-    [("hydrate.file", 1), ("hydrate.file", 2), ("hydrate.before_move", 1), ("hydrate.before_move", 2)],
+    [
+        ("restore_mirror.file", 1),
+        ("restore_mirror.file", 2),
+        ("restore_mirror.before_move", 1),
+        ("restore_mirror.before_move", 2),
+    ],
 )
-def test_a_kill_while_hydrating_is_healed_by_the_next_start(
+def test_a_kill_while_a_mirror_is_restored_is_healed_by_the_next_start(
     lab: Lab, monkeypatch: pytest.MonkeyPatch, machine: str, place: str, nth: int
 ) -> None:
-    """On machine one there is a mirror that has gone on alone, on machine two there is none."""
+    """On machine one there is a mirror that has continued alone, on machine two there is none."""
     first = lab.drive("one")
     first.write(3)
     first.append(2)
@@ -399,17 +405,17 @@ def test_a_kill_while_hydrating_is_healed_by_the_next_start(
     other = lab.drive("three", takeover=True)
     other.write(2)
     other.leave()
-    if (machine, place, nth) == ("two", "hydrate.before_move", 2):
+    if (machine, place, nth) == ("two", "restore_mirror.before_move", 2):
         return  # nothing has to be moved away there
     with dying_at(monkeypatch, place, nth), lab.on(machine):
-        hydrate(lab.store, lab.root(machine))
+        restore_mirror(lab.store, lab.root(machine))
     driver = lab.drive(machine)
     assert driver.found == other.history
     driver.write()
     assert lab.look() == driver.history
     assert not [name for name in os.listdir(driver.root) if "hydrating" in name]
     if machine == "one":
-        aside = driver.hydrated.superseded or os.path.join(first.root, ".holdfast.superseded-1")
+        aside = driver.restored.superseded or os.path.join(first.root, ".holdfast.superseded-1")
         shutil.copytree(aside, lab.root("aside"))
         assert history(lab.root("aside")) == first.history
 
@@ -419,7 +425,7 @@ def test_an_object_cannot_write_outside_the_mirror(lab: Lab) -> None:
     lab.store.put(".holdfast/../../escaped", b"bad")
     lab.store.put(".holdfast/journal/../../../escaped", b"bad")
     with lab.on("two"):
-        hydrate(lab.store, lab.root("two"))
+        restore_mirror(lab.store, lab.root("two"))
     assert not list(lab.folder.rglob("*escaped*"))
 
 
@@ -446,8 +452,8 @@ def test_a_process_that_hangs_while_it_hydrates_keeps_nobody_waiting_for_ever(
         assert lock(held)
         for read_only in (False, True):
             with pytest.raises(StorageError, match=f"pid {os.getpid()} has been bringing") as info:
-                hydrate(lab.store, root, read_only=read_only)
+                restore_mirror(lab.store, root, read_only=read_only)
             assert str(info.value).startswith(lab.store.url)
     finally:
         os.close(held)
-    assert len(history(hydrate(lab.store, root).root)) == 2
+    assert len(history(restore_mirror(lab.store, root).root)) == 2

@@ -1,0 +1,175 @@
+"""The journal's records as events: decoded, with names that cannot lead out of the root, and fit to be folded.
+
+Owns what a record may say. A record whose checksum is right may still have been made by somebody who wants to do harm,
+or by a fault: whatever it says that no driver writes is damage, named by the number of the record. Everybody who reads
+events goes through here, so that everything behind it can believe names and numbers. Must never write.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import os
+import shlex
+from collections.abc import Iterator
+from typing import Any
+
+from holdfast.core import events as ev
+from holdfast.errors import IllegalTransitionError, JournalDamagedError
+from holdfast.journal.reader import JournalContents, Position, read_journal
+from holdfast.space.naming import why_no_dirname, why_no_name
+from holdfast.storage.local import REAL_DISK, Disk
+
+MAX_NESTING = 256
+"""How deep configs and metrics may be nested. Reports end at 64; walking through values takes some calls a level."""
+
+_CONTAINERS = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])  # type bytes of msgpack's lists and dicts
+
+
+_SUSPECTS = frozenset({ev.TrialCreated, ev.CheckpointStaged})  # they hold names
+
+
+class Unfit(ValueError):
+    """What a record says cannot be; the text says why."""
+
+
+class Events:
+    """The events between two positions; iterate once.
+
+    Attributes:
+        contents: Where they come from.
+        seq: Number of the record in hand.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], contents: JournalContents, end: Position | None = None) -> None:
+        self.contents = contents
+        self._end = end
+        self.seq = contents.position.next_seq - 1
+        self._root = root
+
+    def __iter__(self) -> Iterator[ev.AnyEvent]:
+        # Once per record of the experiment: the usual record costs no call but that of its decoder.
+        decode, suspects, deepest = ev.decode, _SUSPECTS, MAX_NESTING
+        end = math.inf if self._end is None else self._end.next_seq
+        for seq, payload in self.contents:
+            if seq >= end:
+                return
+            self.seq = seq
+            try:
+                event = decode(payload)
+                if type(event) in suspects or len(payload) > deepest:
+                    _check(event, payload)
+            except (ValueError, RecursionError):
+                event = decode_record(self._root, seq, payload)  # raises, and says what is wrong
+            yield event
+
+    @contextlib.contextmanager
+    def folding(self) -> Iterator[None]:
+        """Where they are folded: one that cannot follow those before it is damage, too."""
+        try:
+            yield
+        except IllegalTransitionError as error:
+            raise unfit_record(self._root, self.seq, error.fact) from error
+
+
+def read_events(
+    root: str | os.PathLike[str],
+    *,
+    after: Position | None = None,
+    end: Position | None = None,
+    disk: Disk = REAL_DISK,
+) -> Events:
+    """Open the history of the experiment at ``root`` from ``after`` to ``end``; raises as `read_journal` does."""
+    return Events(root, read_journal(root, after=after, disk=disk), end)
+
+
+def decode_record(root: str | os.PathLike[str], seq: int, payload: bytes) -> ev.AnyEvent:
+    """Return the event in a record.
+
+    Raises:
+        JournalDamagedError: It is none, or one that no driver writes.
+    """
+    try:
+        return parse_record(payload)
+    except Unfit as error:
+        raise unfit_record(root, seq, str(error)) from error
+
+
+def parse_record(payload: bytes) -> ev.AnyEvent:
+    """Return the event in a record.
+
+    Raises:
+        Unfit: It is none, or one that no driver writes.
+    """
+    try:
+        event = ev.decode(payload)
+        _check(event, payload)
+        return event
+    except RecursionError:
+        raise Unfit("its values are nested too deeply") from None
+    except Unfit:
+        raise
+    except ValueError as error:
+        raise Unfit(f"it is no event: {error}") from error
+
+
+def unfit_record(root: str | os.PathLike[str], seq: int, why: str) -> JournalDamagedError:
+    """Return the error for a record that is whole and cannot be used."""
+    return JournalDamagedError(
+        f"The journal of {root} is damaged at record {seq}: the record is whole, but {why}. No holdfast writes that: "
+        f"the file was changed, or its writer had a fault. Nothing was changed, and nothing outside the experiment was "
+        f"touched. To see all damage: holdfast verify {shlex.quote(os.fspath(root))}",
+        file=".holdfast/journal",
+        offset=0,
+        seq=seq,
+    )
+
+
+def check_trial_names(trial_id: str, name: str, tag: str, dirname: str) -> None:
+    """Refuse a trial whose directory would not be one of its own below the root.
+
+    Raises:
+        Unfit: The text shows the name.
+    """
+    if why := why_no_name(trial_id):
+        raise Unfit(f"the trial's id {trial_id!r} cannot be used: {why}")
+    if dirname and (why := why_no_dirname(dirname)):
+        raise Unfit(f"the trial's directory {dirname!r} cannot be used: {why}")
+    for text in (name, tag):
+        if "\0" in text:
+            raise Unfit(f"the trial's name {text!r} contains a NUL character")
+
+
+def check_stage_name(sealed: str) -> None:
+    """Refuse a stage that is not a directory of its own below the trial's.
+
+    Raises:
+        Unfit: The text shows the name.
+    """
+    if why := why_no_name(sealed):
+        raise Unfit(f"the staged checkpoint {sealed!r} cannot be used: {why}")
+
+
+def _check(event: ev.AnyEvent, payload: bytes) -> None:
+    if len(payload) > MAX_NESTING:
+        _check_nesting(event, payload)
+    if isinstance(event, ev.TrialCreated):
+        check_trial_names(event.id, event.name, event.tag, event.dirname)
+    elif isinstance(event, ev.CheckpointStaged):
+        check_stage_name(event.sealed)
+
+
+def _check_nesting(event: Any, payload: bytes) -> None:
+    """Refuse what Python functions could not walk through. Counting bytes that may begin a list or dict is cheap."""
+    if len(payload) - len(payload.translate(None, _CONTAINERS)) <= MAX_NESTING:
+        return
+    level = [getattr(event, "metrics", None), getattr(event, "config", None)]
+    for _ in range(MAX_NESTING):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return
+    raise Unfit(f"its values are nested more than {MAX_NESTING} levels deep")
+
+
+def _children(node: Any) -> Any:
+    return node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
