@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeVar
 
 import pytest
 
+from servers.aws import check_aws
 from servers.azurite import Azurite
 from servers.fault_proxy import FaultProxy
 from servers.gcs import GCS
@@ -48,6 +49,15 @@ def _serve(kind: Callable[[Any], S], factory: pytest.TempPathFactory) -> Iterato
         pytest.skip(str(reason))
     with server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def aws() -> None:
+    """Skips the test where the aws command line is not usable."""
+    try:
+        check_aws()
+    except Unavailable as reason:
+        pytest.skip(str(reason))
 
 
 @pytest.fixture(scope="session")
@@ -112,4 +122,4 @@ def fault_proxy() -> Iterator[Callable[..., FaultProxy]]:
         proxy.close()
 
 
-__all__ = ["azurite", "bucket_name", "fault_proxy", "gcs", "moto", "nfs", "rclone", "seaweedfs", "sshd"]
+__all__ = ["aws", "azurite", "bucket_name", "fault_proxy", "gcs", "moto", "nfs", "rclone", "seaweedfs", "sshd"]

@@ -242,7 +242,7 @@ class Relay:
         throttle = _fault(request, Throttle)
         step = max(1, throttle.bytes_per_s // THROTTLE_STEPS_PER_S) if throttle else 65536
         while directions:
-            for source in select.select(list(directions), [], [])[0]:
+            for source in _wait_readable(list(directions)):
                 self.proxy.gate()
                 piece = source.recv(step)
                 if not piece:
@@ -262,7 +262,16 @@ def _fault(request: Request, kind: type[F]) -> F | None:
 
 
 def _readable(wire: Wire, timeout_s: float = 0) -> bool:
-    return bool(select.select([wire.sock], [], [], timeout_s)[0])
+    return bool(_wait_readable([wire.sock], timeout_s))
+
+
+def _wait_readable(connections: list[socket.socket], timeout_s: float | None = None) -> list[socket.socket]:
+    """Those that can be read, or are at their end. Unlike ``select`` this takes descriptors beyond 1,023."""
+    by_number = {connection.fileno(): connection for connection in connections}
+    poller = select.poll()
+    for number in by_number:
+        poller.register(number, select.POLLIN)
+    return [by_number[number] for number, _ in poller.poll(None if timeout_s is None else timeout_s * 1000)]
 
 
 def _reset_at_close(connection: socket.socket) -> None:

@@ -31,7 +31,8 @@ def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: P
 def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     """`opened(url, **connect's arguments)`; everything is closed with the test, and the agent with it."""
     # An agent of its own: other tests of this process may have left stores open.
-    monkeypatch.setattr(agent_client, "_agents", agent_client._Agents())
+    agents = agent_client._Agents()
+    monkeypatch.setattr(agent_client, "_agents", agents)
     stores: list[Any] = []
 
     def connect(address: Any, **arguments: Any) -> Any:
@@ -41,7 +42,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
     yield connect
     for store in stores:
         store.close()
-    assert agent_client.agent_pid() is None
+    assert agents.agent_pid is None
 
 
 @pytest.fixture

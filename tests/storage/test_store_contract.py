@@ -12,7 +12,7 @@ import pytest
 import xxhash
 
 from holdfast.errors import InvalidInputError, ObjectMissingError, StorageError, StoreDeniedError, UnsafeStoreError
-from holdfast.storage.names import from_key, to_key
+from holdfast.storage.key_names import from_key, to_key
 from holdfast.storage.probe import probe
 from holdfast.storage.store import ABSENT, ANY, Fetching, Replaced, Replacing, Sending, create_once
 

@@ -138,7 +138,7 @@ def test_an_outage_is_waited_for_no_longer_than_the_deadline(proxied: Callable[.
         for call in (lambda: store.put("a", b"2"), lambda: store.create("b", b""), lambda: store.list("")):
             with pytest.raises(StoreUnreachableError, match=str(store.url)):
                 call()
-    # What hung goes on to the server now, although its client has given up.
+    # What hung continues to the server now, although its client has given up.
     poll(lambda: all(request.ended for request in proxy.requests), 20, "the end of the requests that hung")
     assert store.get("a") in (b"1", b"2")
     store.put("a", b"3")

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 
 from holdfast.errors import InvalidInputError, InvalidTypeError, ObjectMissingError, StoreDeniedError, UnsafeStoreError
-from holdfast.storage.filesystems import ArrowFiles, FsspecFiles, LocalFiles, _classify, adapt
+from holdfast.storage.filesystems import ArrowFiles, FilesystemStore, FsspecFiles, LocalFiles, _classify, adapt
 from holdfast.storage.probe import probe
 from holdfast.storage.store import Fetching, Sending
+from holdfast.storage.transfers import Transfers
 
 
 def test_wrappers_are_looked_through(tmp_path: Path) -> None:
@@ -94,3 +95,39 @@ def test_a_pyarrow_bucket_works_but_cannot_fence(moto: Any, opened: Any, bucket_
 )
 def test_failures_are_told_apart(error: Exception, kind: str) -> None:
     assert type(_classify(error, "put a", "place")).__name__ == kind
+
+
+def _local() -> Any:
+    return LocalFiles(), lambda folder: Path(folder).is_dir()
+
+
+def _arrow() -> Any:
+    fs = pytest.importorskip("pyarrow.fs")
+    made = fs._MockFileSystem()
+    return made, lambda folder: made.get_file_info(folder).type == fs.FileType.Directory
+
+
+def _fsspec() -> Any:
+    made = pytest.importorskip("fsspec").filesystem("memory")
+    return made, lambda folder: made.isdir(folder)
+
+
+@pytest.mark.parametrize("make", [_local, _arrow, _fsspec])
+def test_a_deleted_checkpoint_leaves_no_empty_directory(make: Callable[[], Any], tmp_path: Path) -> None:
+    filesystem, is_directory = make()
+    base = str(tmp_path / "root") if make is _local else "root"
+    store = FilesystemStore(filesystem, base, Transfers(2, 1 << 20, 1 << 20))
+    obsolete = ["trial/checkpoint_000000/model", "trial/checkpoint_000000/deep/er/optimizer"]
+    for key in [*obsolete, "trial/checkpoint_000001/model", "trial/result.json"]:
+        store.put(key, b"x")
+    store.delete(obsolete)
+    assert not is_directory(f"{base}/trial/checkpoint_000000")
+    assert is_directory(f"{base}/trial/checkpoint_000001")
+    assert [found.key for found in store.list("")] == ["trial/checkpoint_000001/model", "trial/result.json"]
+
+
+def test_directories_of_the_journal_stay(tmp_path: Path) -> None:
+    store = FilesystemStore(LocalFiles(), str(tmp_path), Transfers(2, 1 << 20, 1 << 20))
+    store.put(".holdfast/marks/1", b"x")
+    store.delete([".holdfast/marks/1"])
+    assert (tmp_path / ".holdfast" / "marks").is_dir()  # the next one may be on its way there

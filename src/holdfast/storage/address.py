@@ -12,6 +12,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 
+from holdfast.config.secrets import hidden, refuse_secrets
 from holdfast.errors import InvalidInputError, InvalidTypeError
 
 _SCHEMES = {
@@ -160,13 +161,16 @@ def parse(path: str | os.PathLike[str]) -> Address:
         text = os.fspath(path)
     except TypeError:
         raise InvalidTypeError(f"A storage path is a string or a path, not {type(path).__name__}.") from None
+    if "\0" in text:
+        raise InvalidInputError(f"The storage path {hidden(text)!r} contains a NUL character.")
     scheme, found, rest = text.partition("://")
     if not found:
         return Address(scheme="file", bucket="", path=os.path.abspath(os.path.expanduser(text)))
+    refuse_secrets("storage_path", text)
     known = _SCHEMES.get(scheme.lower())
     if known is None:
         raise InvalidInputError(
-            f"storage_path={text!r}: the scheme {scheme + '://'!r} is not known. Known are "
+            f"storage_path={hidden(text)!r}: the scheme {scheme + '://'!r} is not known. Known are "
             f"{', '.join(f'{name}://' for name in _SCHEMES)} and plain paths. For anything else pass a pyarrow or "
             f"fsspec file system: RunConfig(storage_filesystem=..., storage_path='path/inside/it')."
         )
@@ -176,9 +180,9 @@ def parse(path: str | os.PathLike[str]) -> Address:
     bucket, _, prefix = place.partition("/")
     options = _parse_options(text, query)
     if "@" in bucket:
-        bucket = _split_account(text, known, bucket, options)
+        bucket = _split_account(bucket, options)
     if not bucket:
-        raise InvalidInputError(f"storage_path={text!r} names no bucket. Expected {known}://BUCKET/some/path.")
+        raise InvalidInputError(f"storage_path={hidden(text)!r} names no bucket. Expected {known}://BUCKET/some/path.")
     address = Address(scheme=known, bucket=bucket, path="", options=tuple(sorted(options.items())))
     return address / prefix
 
@@ -200,7 +204,7 @@ def _local_path(text: str, rest: str) -> str:
     host, slash, path = rest.partition("/")
     if host not in ("", "localhost") or not slash:
         raise InvalidInputError(
-            f"storage_path={text!r} names a host. A local URL has three slashes: file:///some/path."
+            f"storage_path={hidden(text)!r} names a host. A local URL has three slashes: file:///some/path."
         )
     return os.path.abspath(unquote(slash + path))
 
@@ -211,12 +215,14 @@ def _parse_options(text: str, query: str) -> dict[str, str]:
         known = _OPTIONS.get(name.lower())
         if known is None:
             raise InvalidInputError(
-                f"storage_path={text!r}: the option {name!r} is not known. Known are {', '.join(_OPTIONS)}. "
+                f"storage_path={hidden(text)!r}: the option {name!r} is not known. Known are {', '.join(_OPTIONS)}. "
                 f"Credentials are taken from the environment, never from a URL."
             )
         options[known] = _switch(text, name, value) if known in _SWITCHES else value
     if options.get("scheme", "http") not in ("http", "https"):
-        raise InvalidInputError(f"storage_path={text!r}: scheme={options['scheme']!r} is neither 'http' nor 'https'.")
+        raise InvalidInputError(
+            f"storage_path={hidden(text)!r}: scheme={options['scheme']!r} is neither 'http' nor 'https'."
+        )
     return options
 
 
@@ -225,16 +231,11 @@ def _switch(text: str, name: str, value: str) -> str:
         return "true"
     if value.lower() in _FALSE:
         return "false"
-    raise InvalidInputError(f"storage_path={text!r}: {name}={value!r} is neither 'true' nor 'false'.")
+    raise InvalidInputError(f"storage_path={hidden(text)!r}: {name}={value!r} is neither 'true' nor 'false'.")
 
 
-def _split_account(text: str, scheme: str, bucket: str, options: dict[str, str]) -> str:
+def _split_account(bucket: str, options: dict[str, str]) -> str:
     """``abfss://container@account.dfs.core.windows.net/path`` names its account before the path."""
     container, _, host = bucket.rpartition("@")
-    if scheme != "az":
-        raise InvalidInputError(
-            f"A storage path of scheme {scheme}:// has something before an '@'. Credentials do not belong into a URL, "
-            f"because it is written down in many places: set them in the environment."
-        )
     options.setdefault("account", host.partition(".")[0])
     return container

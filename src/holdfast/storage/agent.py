@@ -101,7 +101,7 @@ def _open_address(address: Address, options: StoreOptions, transfers: Transfers)
         from holdfast.storage.filesystems import FilesystemStore, LocalFiles
 
         return FilesystemStore(LocalFiles(), address.path, transfers, options)
-    from holdfast.storage.objects import ObjectStore
+    from holdfast.storage.object_store import ObjectStore
 
     return ObjectStore(address, options, transfers)
 
@@ -127,14 +127,14 @@ class Agent:
         for body in wire.bodies(self._socket):
             request = wire.read_request(body)
             if request.verb == wire.PING:
-                self._answer(wire.Reply(request.number))
+                self._answer(wire.AgentReply(request.number))
             elif request.verb == wire.OPEN:
                 self._open(request)
             else:
                 pool = self._long if request.verb in _LONG else self._small
                 pool.submit(self._work, request)
 
-    def _open(self, request: wire.Request) -> None:
+    def _open(self, request: wire.AgentRequest) -> None:
         spec = msgspec.convert(request.arguments, wire.StoreSpec)
         if self._transfers is None:
             # One budget for all: the first store's limits count, as all of one driver have the same.
@@ -142,20 +142,20 @@ class Agent:
             self._transfers = Transfers(limits.files_at_once, limits.bytes_in_flight, limits.part_bytes)
         self._slots[request.store] = _Slot(spec, self._transfers)
 
-    def _work(self, request: wire.Request) -> None:
+    def _work(self, request: wire.AgentRequest) -> None:
         try:
             result = _VERBS[request.verb](self._slots[request.store].store(), request.arguments)
-            reply = wire.Reply(request.number, wire.value(result))
+            reply = wire.AgentReply(request.number, wire.value(result))
             self._answer(reply)
         except TuneError as error:
             name = wire.error_name(error) or InternalError.__name__
-            self._answer(wire.Reply(request.number, error=name, message=str(error)))
+            self._answer(wire.AgentReply(request.number, error=name, message=str(error)))
         except Exception as error:
             story = "".join(traceback.format_exception(error))
             text = f"The storage agent failed at {request.verb!r}; this is a bug in holdfast.\n{story}"
-            self._answer(wire.Reply(request.number, error=InternalError.__name__, message=text))
+            self._answer(wire.AgentReply(request.number, error=InternalError.__name__, message=text))
 
-    def _answer(self, reply: wire.Reply) -> None:
+    def _answer(self, reply: wire.AgentReply) -> None:
         data = wire.frame(reply)
         with self._sending:
             try:

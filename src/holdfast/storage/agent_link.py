@@ -47,7 +47,7 @@ class _Waiter:
 
     def __init__(self) -> None:
         self.done = threading.Event()
-        self.reply: wire.Reply | None = None
+        self.reply: wire.AgentReply | None = None
 
 
 class AgentLink:
@@ -120,7 +120,7 @@ class AgentLink:
                 raise AgentGoneError(self._last_words())
             self._waiting[number] = waiter
         try:
-            self._send(wire.Request(number, store, verb, arguments), spec)
+            self._send(wire.AgentRequest(number, store, verb, arguments), spec)
             if not self._wait(waiter, timeout_s):
                 raise TimeoutError
         finally:
@@ -134,12 +134,12 @@ class AgentLink:
             raise wire.rebuild_error(waiter.reply.error, waiter.reply.message)
         return waiter.reply.value
 
-    def _send(self, request: wire.Request, spec: wire.StoreSpec | None) -> None:
+    def _send(self, request: wire.AgentRequest, spec: wire.StoreSpec | None) -> None:
         data = wire.frame(request)
         with self._writing:
             if spec is not None and request.store not in self._opened:
                 self._opened.add(request.store)
-                data = wire.frame(wire.Request(0, request.store, wire.OPEN, spec)) + data
+                data = wire.frame(wire.AgentRequest(0, request.store, wire.OPEN, spec)) + data
             try:
                 self._socket.sendall(data)
             except OSError:  # it is dead, or has not read anything for a long time
@@ -169,7 +169,7 @@ class AgentLink:
         # Never waits for the lock: a thread that cannot send to a stopped agent would hold it.
         if self._writing.acquire(blocking=False):
             try:
-                self._socket.send(wire.frame(wire.Request(0, 0, wire.PING)), socket.MSG_DONTWAIT)
+                self._socket.send(wire.frame(wire.AgentRequest(0, 0, wire.PING)), socket.MSG_DONTWAIT)
             except OSError:
                 pass
             finally:

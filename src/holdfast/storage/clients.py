@@ -16,6 +16,7 @@ from typing import Any
 from holdfast._version import __version__
 from holdfast.errors import InvalidInputError, StoreDeniedError
 from holdfast.storage.address import Address
+from holdfast.storage.options import REQUEST_BACKOFF
 
 _AWS_OWN = (
     "AWS_ACCESS_KEY_ID",
@@ -68,7 +69,11 @@ def _limits(timeout_s: float, *, retries: int, retry_s: float = 30.0, still_s: f
     }
     if still_s:
         client["read_timeout"] = timedelta(seconds=still_s)
-    backoff = {"init_backoff": timedelta(seconds=0.1), "max_backoff": timedelta(seconds=5), "base": 2}
+    backoff = {
+        "init_backoff": timedelta(seconds=REQUEST_BACKOFF.first_s),
+        "max_backoff": timedelta(seconds=REQUEST_BACKOFF.longest_s),
+        "base": REQUEST_BACKOFF.factor,
+    }
     retry = {"max_retries": retries, "retry_timeout": timedelta(seconds=retry_s), "backoff": backoff}
     return {"client_options": client, "retry_config": retry}
 

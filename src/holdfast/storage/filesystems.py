@@ -70,6 +70,9 @@ class Files(Protocol):
     def remove(self, path: str) -> None:
         """Remove a file; `FileNotFoundError` is allowed if it is not there."""
 
+    def remove_empty(self, folder: str) -> bool:
+        """Remove a directory that is empty. Returns whether it was."""
+
 
 class LocalFiles:
     """A directory of this machine, or a mounted one."""
@@ -105,6 +108,13 @@ class LocalFiles:
 
     def remove(self, path: str) -> None:
         os.remove(path)
+
+    def remove_empty(self, folder: str) -> bool:
+        try:
+            os.rmdir(folder)
+        except OSError:
+            return False
+        return True
 
 
 class ArrowFiles:
@@ -149,6 +159,15 @@ class ArrowFiles:
 
     def remove(self, path: str) -> None:
         self._fs.delete_file(path)
+
+    def remove_empty(self, folder: str) -> bool:
+        from pyarrow.fs import FileSelector
+
+        # ``delete_dir`` would delete what is inside as well, so look first.
+        if self._fs.get_file_info(FileSelector(folder, allow_not_found=True)):
+            return False
+        self._fs.delete_dir(folder)
+        return True
 
 
 class FsspecFiles:
@@ -209,6 +228,13 @@ class FsspecFiles:
 
     def remove(self, path: str) -> None:
         self._fs.rm_file(path)
+
+    def remove_empty(self, folder: str) -> bool:
+        self._fs.invalidate_cache()
+        if self._fs.ls(folder, detail=False):
+            return False
+        self._fs.rmdir(folder)
+        return True
 
 
 def _found(path: str, facts: Any) -> _Found:
@@ -301,7 +327,25 @@ class FilesystemStore:
         return sorted(self._run(f"list {prefix or 'everything'}", work), key=lambda stat: stat.key)
 
     def delete(self, keys: Iterable[str]) -> None:
-        self._transfers.each(self._delete_one, list(keys))
+        names = list(keys)
+        self._transfers.each(self._delete_one, names)
+        self._remove_empty_folders(names)
+
+    def _remove_empty_folders(self, keys: Sequence[str]) -> None:
+        """Remove the directories that a deletion has emptied, so that a deleted checkpoint leaves nothing behind.
+
+        Only those inside a trial's directory: nothing is ever written again to the place of a deleted checkpoint, but
+        the next part of the journal may be on its way to a directory that is empty at this moment.
+        """
+        folders = {key.rpartition("/")[0] for key in keys if not key.startswith(".")}
+        for folder in sorted(folders, key=len, reverse=True):
+            while "/" in folder:
+                try:
+                    if not self._files.remove_empty(self._path(folder)):
+                        break
+                except Exception:  # a directory more or less: stores of objects have none, and say so in many ways
+                    break
+                folder = folder.rpartition("/")[0]
 
     def _delete_one(self, key: str) -> None:
         try:

@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from holdfast.storage.crashpoint import crashpoint
+from holdfast.storage.untrusted import not_regular, read_regular
 
 TEMP_PREFIX = ".tmp-"
 
@@ -140,7 +141,7 @@ def _write_temp(path: str, data: bytes) -> str:
     try:
         fd = os.open(temp, flags, 0o644)
     except FileNotFoundError:
-        _make_dirs(parent)
+        make_dirs(parent)
         fd = os.open(temp, flags, 0o644)
     try:
         _write_all_and_close(fd, data)
@@ -160,11 +161,11 @@ def _write_all_and_close(fd: int, data: bytes) -> None:
         os.close(fd)
 
 
-def _make_dirs(path: str) -> None:
+def make_dirs(path: str) -> None:
     """Make a directory and its missing parents, each one's name durable."""
     parent = os.path.dirname(path)
     if not os.path.isdir(parent):
-        _make_dirs(parent)
+        make_dirs(parent)
     try:
         os.mkdir(path)
     except FileExistsError:
@@ -199,7 +200,10 @@ class Disk(Protocol):
         """Open an existing file for appending."""
 
     def read(self, path: str, offset: int = 0, size: int = -1) -> bytes:
-        """Return up to ``size`` bytes (-1: all) from ``offset``; `FileNotFoundError` if there is no such file."""
+        """Return up to ``size`` bytes (-1: all) from ``offset``; `FileNotFoundError` if there is no such file.
+
+        What is no regular file, or far too large, is not read: `DamageError`.
+        """
 
     def list(self, path: str) -> list[str]:
         """Return the names in a directory, in any order; empty if there is no such directory."""
@@ -254,9 +258,10 @@ class RealDisk:
         return _RealAppendFile(path)
 
     def read(self, path: str, offset: int = 0, size: int = -1) -> bytes:
-        with open(path, "rb", buffering=0) as file:
-            file.seek(offset)
-            return file.read(size)
+        try:
+            return read_regular(path, offset, size)
+        except IsADirectoryError:
+            raise not_regular(path) from None
 
     def list(self, path: str) -> list[str]:
         try:

@@ -1,4 +1,4 @@
-"""Which file systems only this machine can change, and how to look at one that others change too.
+"""Which file systems only this machine can change, how to look at one that others change too, and how much fits on one.
 
 Owns the judgement by the kind of the mount. Must never claim that a file system is this machine's own if that is not
 known: a look too many costs microseconds, a missed successor costs an experiment with two writers.
@@ -7,6 +7,7 @@ known: a look too many costs microseconds, a missed successor costs an experimen
 from __future__ import annotations
 
 import os
+import shutil
 
 from holdfast.storage.local import REAL_DISK, Disk, RealDisk, look_anew
 
@@ -36,8 +37,12 @@ _SHARED_DISK: Disk = SharedDisk()
 
 def disk_of(path: str | os.PathLike[str]) -> Disk:
     """Return the disk through which to look at ``path``, which need not be there yet."""
-    kind = file_system_of(path)
-    return REAL_DISK if kind in _OWN or os.name == "nt" else _SHARED_DISK
+    return REAL_DISK if is_own(path) or os.name == "nt" else _SHARED_DISK
+
+
+def is_own(path: str | os.PathLike[str]) -> bool:
+    """Tell whether ``path`` is known to be on a file system that only this machine can change."""
+    return file_system_of(path) in _OWN
 
 
 def file_system_of(path: str | os.PathLike[str]) -> str:
@@ -68,3 +73,11 @@ def _unescaped(place: bytes) -> str:
     for code in (b"040", b"011", b"012", b"134"):
         place = place.replace(b"\\" + code, bytes([int(code, 8)]))
     return os.fsdecode(place)
+
+
+def free_bytes(path: str | os.PathLike[str]) -> int | None:
+    """What this user may still write to the file system of ``path``; None if it does not say."""
+    try:
+        return shutil.disk_usage(path).free
+    except OSError:
+        return None

@@ -1,15 +1,17 @@
 """How hard a store is tried, and how much of this machine it may use.
 
-Owns `StoreOptions`. Must never read the environment.
+Owns `StoreOptions` and how long a request waits before it is repeated. Must never read the environment.
 """
 
 from __future__ import annotations
 
 import msgspec
 
+from holdfast.core.backoff import Backoff
 from holdfast.errors import InvalidInputError
 
 MB = 1024 * 1024
+REQUEST_BACKOFF = Backoff(first_s=0.1, longest_s=5.0)
 
 
 class StoreOptions(msgspec.Struct, frozen=True, kw_only=True):

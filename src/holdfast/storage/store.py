@@ -117,7 +117,7 @@ class Store(Protocol):
 
 
 def create_once(store: Store, key: str, data: bytes) -> bytes | None:
-    """Create an object whose content no other writer could have chosen, and tell apart who made it.
+    """Create an object whose content no other writer could have chosen, and distinguish who made it.
 
     An answer can be lost after the store has acted; the repetition then finds the object there and reports a conflict
     with ourselves. Whoever calls this puts something unique into ``data``.

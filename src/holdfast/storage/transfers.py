@@ -17,6 +17,7 @@ from typing import BinaryIO, TypeVar
 
 from holdfast.errors import StorageError, StorageFullError, StoreUnreachableError
 from holdfast.storage.local import TEMP_PREFIX, is_full
+from holdfast.storage.options import REQUEST_BACKOFF
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -28,19 +29,20 @@ class Progress:
     def __init__(self, stall_s: float) -> None:
         self._stall_s = stall_s
         self._moved = time.monotonic()
-        self._pause_s = 0.1
+        self._failures = 0
 
     def moved(self) -> None:
         """Something has moved just now."""
         self._moved = time.monotonic()
-        self._pause_s = 0.1
+        self._failures = 0
 
     def wait_for_next_try(self, failure: StoreUnreachableError) -> None:
         """Sleep a little longer than last time; raise ``failure`` if nothing has moved for too long."""
-        if self.left_s <= self._pause_s:
+        delay_s = REQUEST_BACKOFF.delay_s(self._failures + 1)
+        if self.left_s <= delay_s:
             raise failure
-        time.sleep(self._pause_s)
-        self._pause_s = min(5.0, self._pause_s * 2)
+        time.sleep(delay_s)
+        self._failures += 1
 
     @property
     def left_s(self) -> float:

@@ -1,23 +1,21 @@
 """What driver and storage agent say to each other: frames on a socket, msgpack inside.
 
-Owns the messages and their framing. Must never know what a verb does.
+Owns the messages and how large one may be. Must never know what a verb does.
 """
 
 from __future__ import annotations
 
 import socket
-import struct
 from collections.abc import Iterator
 from typing import Any
 
 import msgspec
 
 from holdfast import errors
+from holdfast.storage.framing import READ_BYTES, FrameTooLargeError, Framing
 from holdfast.storage.options import StoreOptions
 
-MAX_FRAME_BYTES = 512 * 1024 * 1024
-_READ_BYTES = 64 * 1024
-_LENGTH = struct.Struct("!I")
+FRAMING = Framing(limit=512 * 1024 * 1024, byteorder="big")
 
 OPEN = "open"
 PING = "ping"
@@ -37,7 +35,7 @@ class StoreSpec(msgspec.Struct, array_like=True, frozen=True):
     filesystem: bytes = b""
 
 
-class Request(msgspec.Struct, array_like=True):
+class AgentRequest(msgspec.Struct, array_like=True):
     """One call. Answers come in any order and carry its number."""
 
     number: int
@@ -46,7 +44,7 @@ class Request(msgspec.Struct, array_like=True):
     arguments: Any = None
 
 
-class Reply(msgspec.Struct, array_like=True):
+class AgentReply(msgspec.Struct, array_like=True):
     """The answer: a value, or the name of an exception's class and its message."""
 
     number: int
@@ -56,23 +54,23 @@ class Reply(msgspec.Struct, array_like=True):
 
 
 _encoder = msgspec.msgpack.Encoder()
-_request = msgspec.msgpack.Decoder(Request)
-_reply = msgspec.msgpack.Decoder(Reply)
+_request = msgspec.msgpack.Decoder(AgentRequest)
+_reply = msgspec.msgpack.Decoder(AgentReply)
 
 
-def frame(message: Request | Reply) -> bytes:
+def frame(message: AgentRequest | AgentReply) -> bytes:
     """Encode a message together with its length.
 
     Raises:
         InvalidInputError: If it is larger than any frame may be.
     """
-    body = _encoder.encode(message)
-    if len(body) > MAX_FRAME_BYTES:
+    try:
+        return FRAMING.encode(_encoder.encode(message))
+    except FrameTooLargeError as error:
         raise errors.InvalidInputError(
-            f"An object of {len(body)} bytes is too large for put, create and get (at most {MAX_FRAME_BYTES}). "
+            f"An object of {error.size} bytes is too large for put, create and get (at most {FRAMING.limit}). "
             f"Write it into a file and use send or fetch."
-        )
-    return _LENGTH.pack(len(body)) + body
+        ) from None
 
 
 def value(of: Any) -> msgspec.Raw:
@@ -80,35 +78,28 @@ def value(of: Any) -> msgspec.Raw:
     return msgspec.Raw(_encoder.encode(of))
 
 
-def read_request(body: bytes) -> Request:
+def read_request(body: bytes) -> AgentRequest:
     """Decode a request."""
     return _request.decode(body)
 
 
-def read_reply(body: bytes) -> Reply:
+def read_reply(body: bytes) -> AgentReply:
     """Decode a reply."""
     return _reply.decode(body)
 
 
 def bodies(sock: socket.socket) -> Iterator[bytes]:
-    """Yield what arrives, message by message, until the other side is gone."""
-    buffer = bytearray()
+    """Yield what arrives, message by message, until the other side is gone or sends what is no message."""
+    frames = FRAMING.decoder()
     while True:
         try:
-            data = sock.recv(_READ_BYTES)
-        except OSError:
+            data = sock.recv(READ_BYTES)
+            arrived = frames.feed(data)
+        except (OSError, ValueError):
             return
         if not data:
             return
-        buffer += data
-        start = 0
-        while len(buffer) - start >= _LENGTH.size:
-            end = start + _LENGTH.size + _LENGTH.unpack_from(buffer, start)[0]
-            if len(buffer) < end:
-                break
-            yield bytes(memoryview(buffer)[start + _LENGTH.size : end])
-            start = end
-        del buffer[:start]
+        yield from arrived
 
 
 def error_name(error: BaseException) -> str:

@@ -21,6 +21,7 @@ _STATUS = re.compile(r"status code: (\d{3})")
 _CODE = re.compile(r"<Code>([^<]+)</Code>")
 _MESSAGE = re.compile(r"<Message>([^<]+)</Message>")
 _QUERY = re.compile(r"(https?://[^\s?]+)\?\S*")  # may hold a signature
+_USER = re.compile(r"(https?://)[^\s/@]+@")  # of an endpoint in the environment
 _SYSTEM = re.compile(r'(?:message|error): "([^"]+)"')
 
 _NO_BUCKET = frozenset({"NoSuchBucket", "ContainerNotFound", "InvalidBucketName", "ContainerBeingDeleted"})
@@ -143,4 +144,4 @@ def _server_said(text: str, status: int, code: str) -> str:
 
 
 def _first_line(text: str) -> str:
-    return _QUERY.sub(r"\1", text.strip().partition("\n")[0])[:500].rstrip(".")
+    return _USER.sub(r"\1***@", _QUERY.sub(r"\1", text.strip().partition("\n")[0]))[:500].rstrip(".")

@@ -29,12 +29,12 @@ from holdfast.errors import (
     StoreUnreachableError,
     TuneError,
 )
-from holdfast.storage import failures, stale_uploads
+from holdfast.storage import stale_uploads, store_failures
 from holdfast.storage.address import Address
 from holdfast.storage.clients import Clients
 from holdfast.storage.crashpoint import crashpoint
-from holdfast.storage.names import from_key, to_key
-from holdfast.storage.options import MB, StoreOptions
+from holdfast.storage.key_names import from_key, to_key
+from holdfast.storage.options import MB, REQUEST_BACKOFF, StoreOptions
 from holdfast.storage.store import ABSENT, ANY, Fetching, Replaced, Replacing, Sending, Stat
 from holdfast.storage.transfers import HashedReader, Progress, Transfers, digest_of, read_whole, write_hashed
 
@@ -47,7 +47,6 @@ _DELETE_BATCH = 1000
 _LIST_BATCH = 1000
 _LARGE_PUT = MB
 _LARGEST_REPLACED = 64 * MB  # an upload in parts knows no condition
-_MAX_PAUSE_S = 5.0
 _RENEW_EVERY_S = 1.0
 
 
@@ -111,7 +110,7 @@ class ObjectStore:
         try:
             return self._version(put(clients, name, data))
         except (AlreadyExistsError, PreconditionError) as error:
-            if failures.is_conflict(error):
+            if store_failures.is_conflict(error):
                 raise StoreUnreachableError(
                     f"{self.url}: two writers wrote {from_key(name)} at the same moment."
                 ) from error
@@ -123,7 +122,7 @@ class ObjectStore:
             try:
                 return obstore.put(checked, name, data, mode="create", use_multipart=False)
             except BaseError as error:
-                if not failures.refuses_header(error):
+                if not store_failures.refuses_header(error):
                     raise
         made = obstore.put(_client(clients, data), name, data, mode="create", use_multipart=False)
         self._checksums = False  # it was the checksum that the server did not want
@@ -137,7 +136,7 @@ class ObjectStore:
                 return put(mode=expected)
             except BaseError as error:
                 # Nothing less clear: a refusal for another reason must not be repeated without the condition.
-                if not failures.lacks_verb(error):
+                if not store_failures.lacks_verb(error):
                     raise
         made = put()
         self._conditions = False  # it was the condition that the server did not want
@@ -187,7 +186,7 @@ class ObjectStore:
             except ObjectMissingError:
                 pass  # some stores say so; one by one it is known which
             except StoreDeniedError as error:
-                if error.__cause__ is None or not failures.lacks_verb(error.__cause__):
+                if error.__cause__ is None or not store_failures.lacks_verb(error.__cause__):
                     raise
                 self._bulk_delete = False
         self._transfers.each(self._delete_one, names)
@@ -303,7 +302,7 @@ class ObjectStore:
 
     def _lost_upload(self, error: FileNotFoundError, file: Sending) -> TuneError:
         """The upload is gone: its last answer was lost and it is complete, or somebody gave it up. Once more, then."""
-        failure = failures.classify(error, f"send {file.key}", self.url)
+        failure = store_failures.classify(error, f"send {file.key}", self.url)
         if isinstance(failure, ObjectMissingError):
             return StoreUnreachableError(f"{self.url}: the unfinished upload of {file.key} is gone from the store.")
         return failure
@@ -339,7 +338,7 @@ class ObjectStore:
                 obstore.get_range(clients.bulk, name, start=0, end=1)
                 self._ranges = True
             except BaseError as error:
-                if not failures.lacks_ranges(error):
+                if not store_failures.lacks_ranges(error):
                     raise
                 self._ranges = False
         return self._ranges
@@ -372,7 +371,7 @@ class ObjectStore:
     def _run(self, doing: str, work: Callable[[Clients], T]) -> T:
         """Try a small request until it works, is refused, or its time is up."""
         deadline = time.monotonic() + self._options.timeout_s
-        pause_s, renewed = 0.1, False
+        failures, renewed = 0, False
         while True:
             clients = self._current()
             try:
@@ -384,10 +383,11 @@ class ObjectStore:
                     raise
                 renewed = True
             except StoreUnreachableError:
-                if time.monotonic() + pause_s > deadline:
+                failures += 1
+                delay_s = REQUEST_BACKOFF.delay_s(failures)
+                if time.monotonic() + delay_s > deadline:
                     raise
-                time.sleep(pause_s)
-                pause_s = min(_MAX_PAUSE_S, pause_s * 2)
+                time.sleep(delay_s)
 
     def _move(self, doing: str, progress: Progress, work: Callable[[Clients], T]) -> T:
         """Try to move a file for as long as something moves."""
@@ -403,7 +403,7 @@ class ObjectStore:
                     raise
                 renewed = True
             except StoreUnreachableError as failure:
-                if failure.__cause__ is not None and failures.is_timeout(failure.__cause__):
+                if failure.__cause__ is not None and store_failures.is_timeout(failure.__cause__):
                     self._transfers.budget.shrink()
                 progress.wait_for_next_try(failure)
             else:
@@ -416,7 +416,7 @@ class ObjectStore:
         except TuneError:
             raise
         except (BaseError, OSError, ValueError) as error:
-            raise failures.classify(error, doing, self.url, worked_before=self._worked) from error
+            raise store_failures.classify(error, doing, self.url, worked_before=self._worked) from error
         self._worked = True
         return result
 
