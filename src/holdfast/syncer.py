@@ -2,9 +2,9 @@
 
 from holdfast.config import SyncConfig
 from holdfast.errors import SyncError
-from holdfast.storage.store_syncer import get_cloud_sync_client
-from holdfast.storage.sync_commands import CommandSyncer
-from holdfast.storage.syncer import BackgroundSyncer, FunctionSyncer, Syncer
+from holdfast.sync.command_syncer import CommandSyncer
+from holdfast.sync.store_syncer import get_cloud_sync_client
+from holdfast.sync.syncer import BackgroundSyncer, FunctionSyncer, Syncer
 
 __all__ = [
     "BackgroundSyncer",

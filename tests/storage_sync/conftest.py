@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
-import subprocess
 import sys
 from pathlib import Path
 
@@ -17,8 +15,6 @@ if str(TESTS) not in sys.path:
 from servers.fixtures import *  # noqa: E402, F403
 from servers.seaweedfs import SeaweedFS  # noqa: E402
 from servers.sshd import Sshd  # noqa: E402
-
-AWS_TIMEOUT_S = 60
 
 
 @pytest.fixture(autouse=True)
@@ -37,16 +33,8 @@ def rsync(sshd: Sshd, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def bucket(seaweedfs: SeaweedFS, bucket_name: str, monkeypatch: pytest.MonkeyPatch) -> str:
+def bucket(aws: None, seaweedfs: SeaweedFS, bucket_name: str, monkeypatch: pytest.MonkeyPatch) -> str:
     """The URI of a bucket of a real S3 server, which the aws command line finds through the environment."""
-    if shutil.which("aws") is None:
-        pytest.skip("the aws command line is not on this machine: pip install awscli")
-    try:
-        works = subprocess.run(["aws", "--version"], capture_output=True, timeout=AWS_TIMEOUT_S).returncode == 0
-    except subprocess.TimeoutExpired:
-        works = False
-    if not works:
-        pytest.skip("the aws command line does not work on this machine: `aws --version` fails")
     for name in [name for name in os.environ if name.startswith("AWS_")]:
         monkeypatch.delenv(name)
     for name, value in seaweedfs.environment().items():

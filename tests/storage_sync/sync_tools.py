@@ -9,12 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from holdfast.storage.syncer import BackgroundSyncer
+from holdfast.sync.syncer import BackgroundSyncer
 
 WAIT_S = 20.0
 CP = "cp -r {source}. {target}"
-# The command line sometimes misses the answer to a small upload, and waits for a minute before it tries again.
-AWS = "aws s3 sync --only-show-errors --cli-read-timeout 3"
 
 
 def until(condition: Callable[[], object], what: str) -> None:

@@ -17,7 +17,7 @@ import holdfast as tune
 from holdfast.controller.opening import open_state
 from holdfast.controller.spec import Root, read_spec
 from holdfast.core.state import Stored
-from holdfast.storage.mirror_sync import MirrorSync
+from holdfast.sync.synced_copy import SyncedCopy
 from holdfast.syncer import FunctionSyncer, Syncer
 
 EPOCHS = 6
@@ -99,7 +99,7 @@ def start_driver(upload_dir: str | Path, kind: str, **environment: str) -> subpr
 
 def check_copy(remote: Path, scratch: Path) -> set[str]:
     """Bring the copy back as it is now: whatever its journal refers to is there. Returns the checkpoints it knows."""
-    mirror = MirrorSync(scratch, str(remote), FunctionSyncer(copy))
+    mirror = SyncedCopy(scratch, str(remote), FunctionSyncer(copy))
     try:
         mirror.fetch()
     finally:

@@ -1,4 +1,4 @@
-"""A real driver works while its root is sent; whatever has arrived when its machine is lost goes on elsewhere."""
+"""A real driver works while its root is sent; whatever has arrived when its machine is lost continues elsewhere."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ import pytest
 from sync_tools import TreeSyncer, until
 
 import holdfast as tune
-from holdfast.journal.repair import verify_journal
-from holdfast.storage.mirror_sync import MirrorSync
+from holdfast.journal.recovery import verify_journal
+from holdfast.sync.synced_copy import SyncedCopy
 
 pytestmark = pytest.mark.slow
 
@@ -45,7 +45,7 @@ def train(config: dict[str, int]) -> None:
 
 
 def fetched(remote: Path, root: Path) -> Path:
-    sync = MirrorSync(root, str(remote), TreeSyncer())
+    sync = SyncedCopy(root, str(remote), TreeSyncer())
     sync.fetch()
     sync.close()
     return root
@@ -56,7 +56,7 @@ def test_whatever_has_arrived_of_a_living_experiment_goes_on_elsewhere(tmp_path:
     paths = [str(Path(__file__).parent), *(path for path in sys.path if path)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "HELD": "1"}
     driver = subprocess.Popen([sys.executable, "-c", DRIVER, str(root.parent)], env=environment)
-    sync = MirrorSync(root, str(remote), TreeSyncer())
+    sync = SyncedCopy(root, str(remote), TreeSyncer())
     try:
         until(lambda: list(root.glob("*/checkpoint_000002")), "the first checkpoints")
         for number in range(ROUNDS):

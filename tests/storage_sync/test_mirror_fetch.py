@@ -1,4 +1,4 @@
-"""MirrorSync.fetch: an experiment comes back whole, or not at all."""
+"""SyncedCopy.fetch: an experiment comes back whole, or not at all."""
 
 from __future__ import annotations
 
@@ -14,10 +14,10 @@ import pytest
 from sync_tools import CP, Cut, Experiment, TreeSyncer, content_of, files_in, records_in
 
 from holdfast.errors import DamageError, ExperimentNotFoundError, StorageError, SyncError
-from holdfast.storage.mirror_sync import MirrorSync
-from holdfast.storage.mirror_tree import SEAL
-from holdfast.storage.sync_commands import CommandSyncer
-from holdfast.storage.syncer import FunctionSyncer, Syncer
+from holdfast.sync.command_syncer import CommandSyncer
+from holdfast.sync.linked_tree import SEAL
+from holdfast.sync.synced_copy import SyncedCopy
+from holdfast.sync.syncer import FunctionSyncer, Syncer
 
 
 @pytest.fixture
@@ -28,7 +28,7 @@ def experiment(tmp_path: Path) -> Experiment:
 @pytest.fixture
 def remote(experiment: Experiment, tmp_path: Path) -> Path:
     """Where three records of the experiment have arrived."""
-    sync = MirrorSync(experiment.root, str(tmp_path / "remote"), TreeSyncer(), position=lambda: experiment.records)
+    sync = SyncedCopy(experiment.root, str(tmp_path / "remote"), TreeSyncer(), position=lambda: experiment.records)
     for now in range(2):
         experiment.checkpoint()
         sync.step(now * 1e6)
@@ -44,7 +44,7 @@ def root(tmp_path: Path) -> Path:
 
 
 def fetch(root: Path, remote: Path, syncer: Syncer | None = None) -> str | None:
-    sync = MirrorSync(root, str(remote), syncer or TreeSyncer())
+    sync = SyncedCopy(root, str(remote), syncer or TreeSyncer())
     try:
         return sync.fetch()
     finally:
@@ -75,7 +75,7 @@ def test_a_fetched_experiment_goes_on_and_is_sent_again(
     fetch(root, remote)
     experiment.root = root
     experiment.checkpoint()
-    sync = MirrorSync(root, str(remote), TreeSyncer())
+    sync = SyncedCopy(root, str(remote), TreeSyncer())
     sync.flush(timeout=20)
     sync.close()
     fetch(tmp_path / "third" / "exp", remote)
@@ -130,7 +130,7 @@ def test_the_newer_of_two_whole_copies_is_taken(experiment: Experiment, remote: 
 
     syncer = TreeSyncer(on_file)
     experiment.checkpoint()
-    sync = MirrorSync(experiment.root, str(remote), syncer)
+    sync = SyncedCopy(experiment.root, str(remote), syncer)
     sync.step(0)
     assert sync.trouble is not None
     sync.close()
@@ -183,14 +183,14 @@ def test_a_fetch_that_fails_leaves_no_root_and_the_next_one_continues(
 
 KILLED = """
 import os, signal, sys
-from holdfast.storage.mirror_sync import MirrorSync
+from holdfast.sync.synced_copy import SyncedCopy
 from sync_tools import TreeSyncer
 
 def on_file(rel):
     if rel == sys.argv[3]:
         os.kill(os.getpid(), signal.SIGKILL)
 
-MirrorSync(sys.argv[1], sys.argv[2], TreeSyncer(on_file)).fetch()
+SyncedCopy(sys.argv[1], sys.argv[2], TreeSyncer(on_file)).fetch()
 """
 
 
@@ -233,7 +233,7 @@ def test_two_processes_do_not_fetch_to_the_same_place(remote: Path, root: Path) 
 
 
 def test_the_journal_alone_can_be_fetched_for_comparison(experiment: Experiment, remote: Path, tmp_path: Path) -> None:
-    sync = MirrorSync(experiment.root, str(remote), TreeSyncer())
+    sync = SyncedCopy(experiment.root, str(remote), TreeSyncer())
     sync.fetch_journal(tmp_path / "journal")
     sync.close()
     assert content_of(tmp_path / "journal") == content_of(experiment.root / ".holdfast")
@@ -252,7 +252,7 @@ def test_after_a_fetch_a_tool_that_deletes_does_not_delete_the_journal(
                 Path(target, rel).unlink()
             missing.extend(name for name in (".holdfast", ".holdfast-safe") if not (remote / name / SEAL).exists())
 
-    sync = MirrorSync(root, str(remote), Deleting())
+    sync = SyncedCopy(root, str(remote), Deleting())
     sync.fetch()
     sync.step(0)
     sync.close()

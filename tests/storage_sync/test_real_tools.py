@@ -6,13 +6,14 @@ import shutil
 from pathlib import Path
 
 import pytest
-from sync_tools import AWS, CP, content_of
+from sync_tools import CP, content_of
 
 import holdfast as tune
 from holdfast.errors import SyncError
-from holdfast.storage.mirror_sync import MirrorSync
-from holdfast.storage.sync_commands import CommandSyncer
-from holdfast.storage.syncer import Syncer, resolve_syncer
+from holdfast.sync.command_syncer import CommandSyncer
+from holdfast.sync.synced_copy import SyncedCopy
+from holdfast.sync.syncer import Syncer, resolve_syncer
+from servers import aws
 
 TESTS = Path(__file__).parents[1]
 GOLDEN = TESTS / "golden" / "format-1" / "experiment"
@@ -28,7 +29,7 @@ def root(tmp_path: Path) -> Path:
 
 def there_and_back(root: Path, remote: str, syncer: Syncer, tmp_path: Path) -> None:
     """Send the experiment, change it, send it again, and fetch it on another machine."""
-    sync = MirrorSync(root, remote, syncer)
+    sync = SyncedCopy(root, remote, syncer)
     sync.step(0)
     assert sync.trouble is None
     trial = next(path.parents[1] for path in sorted(root.glob("*/checkpoint_*/_manifest.json")))
@@ -38,7 +39,7 @@ def there_and_back(root: Path, remote: str, syncer: Syncer, tmp_path: Path) -> N
     sync.flush(timeout=120)
     sync.close()
     elsewhere = tmp_path / "elsewhere" / "exp"
-    fetcher = MirrorSync(elsewhere, remote, syncer)
+    fetcher = SyncedCopy(elsewhere, remote, syncer)
     fetcher.fetch()
     fetcher.close()
     sent = {rel: data for rel, data in content_of(root).items() if "/.trash-" not in rel and "/.sealed-" not in rel}
@@ -56,7 +57,7 @@ def test_cp_brings_an_experiment_there_and_back(root: Path, tmp_path: Path) -> N
 
 
 def test_a_fetched_experiment_shows_the_same_results(root: Path, tmp_path: Path) -> None:
-    sync = MirrorSync(root, str(tmp_path / "remote"), CommandSyncer(CP))
+    sync = SyncedCopy(root, str(tmp_path / "remote"), CommandSyncer(CP))
     sync.flush(timeout=60)
     before = results_of(root)
     root.rename(tmp_path / "lost with its machine")
@@ -84,7 +85,7 @@ def test_rsync_leaves_out_what_is_excluded(tmp_path: Path, rsync: str) -> None:
 
 def test_rsync_without_its_option_for_directories_is_found_out(root: Path, tmp_path: Path, rsync: str) -> None:
     """`rsync {source} {target}` says "skipping directory" and ends with code 0."""
-    sync = MirrorSync(root, str(tmp_path / "remote"), CommandSyncer("rsync {source} {target}"))
+    sync = SyncedCopy(root, str(tmp_path / "remote"), CommandSyncer("rsync {source} {target}"))
     sync.step(0)
     sync.close()
     assert sync.trouble is not None
@@ -93,7 +94,7 @@ def test_rsync_without_its_option_for_directories_is_found_out(root: Path, tmp_p
 
 @pytest.mark.slow
 def test_aws_s3_sync_brings_an_experiment_there_and_back(root: Path, tmp_path: Path, bucket: str) -> None:
-    syncer = resolve_syncer(f"{AWS} {{source}} {{target}}")
+    syncer = resolve_syncer(f"{aws.SYNC} {{source}} {{target}}")
     assert syncer is not None
     there_and_back(root, f"{bucket}/results/exp", syncer, tmp_path)
 
@@ -104,7 +105,7 @@ def test_aws_leaves_out_what_is_excluded_and_deletes(tmp_path: Path, bucket: str
         (tmp_path / "source" / name).parent.mkdir(parents=True)
         (tmp_path / "source" / name).write_text(name)
     syncer = CommandSyncer(
-        f"{AWS} {{exclude}} {{source}} {{target}}",
+        f"{aws.SYNC} {{exclude}} {{source}} {{target}}",
         delete_template="aws s3 rm --only-show-errors --recursive {target}",
     )
     syncer.sync_up(str(tmp_path / "source"), f"{bucket}/some", ["leave/*"])
@@ -121,7 +122,7 @@ def test_aws_leaves_out_what_is_excluded_and_deletes(tmp_path: Path, bucket: str
 
 @pytest.mark.slow
 def test_a_bucket_that_does_not_exist_is_an_error_in_the_words_of_aws(root: Path, bucket: str) -> None:
-    syncer = CommandSyncer(f"{AWS} {{source}} {{target}}")
+    syncer = CommandSyncer(f"{aws.SYNC} {{source}} {{target}}")
     syncer.sync_up(str(root), "s3://there-is-no-such-bucket/x")
     with pytest.raises(SyncError, match=r"Ran command: aws s3 sync(.|\n)*NoSuchBucket"):
         syncer.wait()

@@ -14,7 +14,7 @@ import pytest
 from sync_tools import CP, content_of, until
 
 from holdfast.errors import SyncError
-from holdfast.storage.sync_commands import CommandSyncer, delete_by_address
+from holdfast.sync.command_syncer import CommandSyncer, delete_by_address
 
 SLEEP = "sleep 600 & echo $! > {pid}; wait; : {{source}} {{target}}"
 
@@ -142,7 +142,7 @@ def test_no_command_survives_the_death_of_its_driver(tmp_path: Path) -> None:
     script = tmp_path / "driver.py"
     script.write_text(
         "import time\n"
-        "from holdfast.storage.sync_commands import CommandSyncer\n"
+        "from holdfast.sync.command_syncer import CommandSyncer\n"
         f"CommandSyncer({SLEEP.format(pid=pid_file)!r}).sync_up('/from', 'box:/to')\n"
         "time.sleep(600)\n"
     )

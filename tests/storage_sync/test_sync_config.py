@@ -94,3 +94,12 @@ def test_accepting_a_store_that_does_not_fence_is_a_choice() -> None:
     assert repr(SyncConfig(unfenced_store=True)) == "SyncConfig(unfenced_store=True)"
     with pytest.raises(ValueError, match="unfenced_store must be True or False"):
         SyncConfig(unfenced_store="yes")  # type: ignore[arg-type]
+
+
+def test_the_bytes_that_may_wait_for_storage_are_none_or_a_whole_number():
+    assert SyncConfig().max_backlog_bytes is None
+    assert SyncConfig(max_backlog_bytes=0).max_backlog_bytes == 0
+    assert repr(SyncConfig(max_backlog_bytes=10**9)) == "SyncConfig(max_backlog_bytes=1000000000)"
+    for wrong in (-1, 1.5, "10GB", True):
+        with pytest.raises(ValueError, match="max_backlog_bytes must be None or an integer >= 0"):
+            SyncConfig(max_backlog_bytes=wrong)  # type: ignore[arg-type]

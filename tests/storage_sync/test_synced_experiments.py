@@ -18,7 +18,7 @@ from synced import EPOCHS, HELD, SYNCERS, Plain, check_copy, train, tuner
 
 import holdfast as tune
 from holdfast.controller.spec import Root
-from holdfast.controller.synced_home import SyncedHome
+from holdfast.controller.synced_backend import SyncedBackend
 from holdfast.core.policies import Rules
 from holdfast.core.state import State
 from holdfast.errors import ExperimentExistsError, ExperimentLockedError, InvalidInputError, NotShippedError
@@ -207,7 +207,7 @@ def test_whoever_is_told_to_end_does_not_wait_for_a_syncer_that_hangs(remote: Pa
     root, config = Root(here / "exp"), tune.SyncConfig(upload_dir=str(remote.parent), syncer=hangs)
     root.private.mkdir(parents=True)
     root.spec_file.write_text("{}")
-    home = SyncedHome(root, "group", config)
+    home = SyncedBackend(root, "group", config)
     home._check_other_end = lambda takeover: None  # type: ignore[method-assign]
     journal = home.open(home.claim(takeover=False))
     home.follow(journal, lambda: None, State())

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 import synced
-from sync_tools import AWS, until
+from sync_tools import until
 from synced import EPOCHS, HELD, tuner
 
 import holdfast as tune
 from holdfast.storage import agent_client
-from holdfast.storage.store_syncer import StoreSyncer
+from holdfast.sync.store_syncer import StoreSyncer
+from servers import aws
 from servers.sshd import Sshd
 
 
@@ -60,7 +61,7 @@ def test_rsync_over_ssh_brings_a_killed_experiment_to_another_machine(
 @pytest.mark.slow
 def test_what_aws_has_copied_is_an_experiment_in_a_store(bucket: str, here: Path, monkeypatch, tmp_path: Path) -> None:
     with pytest.warns(DeprecationWarning, match="upload_dir"):
-        made = tuner(f"{bucket}/runs", f"{AWS} {{source}} {{target}}", sync={"sync_on_checkpoint": False})
+        made = tuner(f"{bucket}/runs", f"{aws.SYNC} {{source}} {{target}}", sync={"sync_on_checkpoint": False})
     before = [result.metrics_history for result in made.fit()]
     shutil.rmtree(here)
     monkeypatch.setenv("HOLDFAST_LOCAL_CACHE_DIR", str(tmp_path / "cache"))

@@ -15,8 +15,8 @@ import pytest
 from sync_tools import WAIT_S, content_of, until
 
 from holdfast.errors import InvalidInputError, StorageError
-from holdfast.storage.sync_commands import CommandSyncer
-from holdfast.storage.syncer import (
+from holdfast.sync.command_syncer import CommandSyncer
+from holdfast.sync.syncer import (
     BackgroundSyncer,
     DetachedSyncer,
     FunctionSyncer,

@@ -1,4 +1,4 @@
-"""MirrorSync: rounds, their order, their failures, and the end."""
+"""SyncedCopy: rounds, their order, their failures, and the end."""
 
 from __future__ import annotations
 
@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 from sync_tools import CP, WAIT_S, Cut, Experiment, TreeSyncer, content_of, files_in, records_in, until
 
+from holdfast.core.backoff import Backoff
 from holdfast.errors import NotShippedError
-from holdfast.storage import mirror_sync
 from holdfast.storage.address import join_address, split_address
-from holdfast.storage.mirror_sync import MirrorSync
-from holdfast.storage.mirror_tree import SEAL
-from holdfast.storage.sync_commands import CommandSyncer
-from holdfast.storage.syncer import FunctionSyncer, Syncer
+from holdfast.sync import synced_copy
+from holdfast.sync.command_syncer import CommandSyncer
+from holdfast.sync.linked_tree import SEAL
+from holdfast.sync.synced_copy import SyncedCopy
+from holdfast.sync.syncer import FunctionSyncer, Syncer
 
 
 @pytest.fixture
@@ -29,13 +30,13 @@ def experiment(tmp_path: Path) -> Experiment:
 
 
 @pytest.fixture
-def mirror(experiment: Experiment, tmp_path: Path) -> Iterator[Callable[..., MirrorSync]]:
+def mirror(experiment: Experiment, tmp_path: Path) -> Iterator[Callable[..., SyncedCopy]]:
     """Makes MirrorSyncs of the experiment, and closes them."""
     made = []
 
-    def make(syncer: Syncer, **options: Any) -> MirrorSync:
+    def make(syncer: Syncer, **options: Any) -> SyncedCopy:
         options = {"position": lambda: experiment.records, **options}
-        made.append(MirrorSync(experiment.root, str(tmp_path / "remote"), syncer, **options))
+        made.append(SyncedCopy(experiment.root, str(tmp_path / "remote"), syncer, **options))
         return made[-1]
 
     yield make
@@ -46,7 +47,7 @@ def mirror(experiment: Experiment, tmp_path: Path) -> Iterator[Callable[..., Mir
 def restored(tmp_path: Path, name: str = "elsewhere") -> Path:
     """Fetch the experiment on another machine."""
     root = tmp_path / name / "exp"
-    fetcher = MirrorSync(root, str(tmp_path / "remote"), TreeSyncer())
+    fetcher = SyncedCopy(root, str(tmp_path / "remote"), TreeSyncer())
     fetcher.fetch()
     fetcher.close()
     return root
@@ -55,7 +56,7 @@ def restored(tmp_path: Path, name: str = "elsewhere") -> Path:
 # --- when
 
 
-def test_a_round_runs_at_once_then_every_period_and_on_request(mirror: Callable[..., MirrorSync]) -> None:
+def test_a_round_runs_at_once_then_every_period_and_on_request(mirror: Callable[..., SyncedCopy]) -> None:
     sync = mirror(TreeSyncer(), period_s=100)
     assert sync.lag_s(0) is None
     assert [sync.step(now) for now in (0, 1, 99, 100, 150)] == [True, False, False, True, False]
@@ -64,7 +65,7 @@ def test_a_round_runs_at_once_then_every_period_and_on_request(mirror: Callable[
     assert [sync.step(now) for now in (151, 152, 250, 251)] == [True, False, False, True]
 
 
-def test_a_failed_round_is_repeated_after_a_pause_that_grows(mirror: Callable[..., MirrorSync]) -> None:
+def test_a_failed_round_is_repeated_after_a_pause_that_grows(mirror: Callable[..., SyncedCopy]) -> None:
     broken = [True]
     heard: list[str | None] = []
 
@@ -88,7 +89,7 @@ def test_a_failed_round_is_repeated_after_a_pause_that_grows(mirror: Callable[..
     assert sync.step(375)
 
 
-def test_pauses_stay_within_their_maximum(mirror: Callable[..., MirrorSync]) -> None:
+def test_pauses_stay_within_their_maximum(mirror: Callable[..., SyncedCopy]) -> None:
     sync = mirror(CommandSyncer("false {source} {target}"), period_s=10_000)
     now, pauses = 0.0, []
     for _ in range(9):
@@ -99,7 +100,7 @@ def test_pauses_stay_within_their_maximum(mirror: Callable[..., MirrorSync]) -> 
 
 
 def test_the_thread_runs_rounds_on_request_and_tells_what_has_arrived(
-    experiment: Experiment, mirror: Callable[..., MirrorSync], tmp_path: Path
+    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
     arrived: list[int] = []
     sync = mirror(TreeSyncer(), period_s=3600, on_arrived=arrived.append)
@@ -112,7 +113,7 @@ def test_the_thread_runs_rounds_on_request_and_tells_what_has_arrived(
     assert records_in(restored(tmp_path)) == [1, 2]
 
 
-def test_closing_does_not_wait_for_a_copy_that_hangs(mirror: Callable[..., MirrorSync]) -> None:
+def test_closing_does_not_wait_for_a_copy_that_hangs(mirror: Callable[..., SyncedCopy]) -> None:
     begun, release = threading.Event(), threading.Event()
 
     def hang(source: str, target: str) -> None:
@@ -128,7 +129,7 @@ def test_closing_does_not_wait_for_a_copy_that_hangs(mirror: Callable[..., Mirro
     assert not sync.step(0)
 
 
-def test_a_period_of_zero_is_no_busy_loop(mirror: Callable[..., MirrorSync]) -> None:
+def test_a_period_of_zero_is_no_busy_loop(mirror: Callable[..., SyncedCopy]) -> None:
     sync = mirror(TreeSyncer(), period_s=0)
     assert [sync.step(now) for now in (0, 0, 0.5, 1, 1)] == [True, False, False, True, False]
 
@@ -137,7 +138,7 @@ def test_a_period_of_zero_is_no_busy_loop(mirror: Callable[..., MirrorSync]) -> 
 
 
 def test_the_other_end_is_equal_to_the_root_but_for_stages_and_seals(
-    experiment: Experiment, mirror: Callable[..., MirrorSync], tmp_path: Path
+    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
     (experiment.root / "trial" / ".stage-1-00000001").mkdir()
     (experiment.root / "trial" / ".stage-1-00000001" / "half").write_text("x")
@@ -152,7 +153,7 @@ def test_the_other_end_is_equal_to_the_root_but_for_stages_and_seals(
 
 
 def test_the_root_itself_is_never_given_to_a_syncer_nor_changed(
-    experiment: Experiment, mirror: Callable[..., MirrorSync]
+    experiment: Experiment, mirror: Callable[..., SyncedCopy]
 ) -> None:
     before = content_of(experiment.root)
     sources = []
@@ -172,12 +173,12 @@ def test_the_root_itself_is_never_given_to_a_syncer_nor_changed(
 @pytest.mark.parametrize("simple", [False, True], ids=["like rsync", "like cp"])
 def test_wherever_a_round_is_cut_what_has_arrived_can_be_restored(
     experiment: Experiment,
-    mirror: Callable[..., MirrorSync],
+    mirror: Callable[..., SyncedCopy],
     tmp_path: Path,
     simple: bool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """The experiment goes on while files are copied, and the copying is cut at every single file in turn.
+    """The experiment continues while files are copied, and the copying is cut at every single file in turn.
 
     A tool that writes again what is there already may leave a file of an old checkpoint half written, which a reader
     notices; the history is whole even then.
@@ -214,7 +215,7 @@ def test_wherever_a_round_is_cut_what_has_arrived_can_be_restored(
 
 
 def test_a_tool_that_deletes_at_the_other_end_never_deletes_the_journal_there(
-    experiment: Experiment, mirror: Callable[..., MirrorSync], tmp_path: Path
+    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
     seen_without = []
 
@@ -257,7 +258,7 @@ def skip_directories(source: str, target: str) -> None:
     ids=["copies nothing", "copies to the wrong place", "loses a file"],
 )
 def test_a_syncer_that_only_says_that_it_copies_is_found_out_at_once(
-    mirror: Callable[..., MirrorSync], syncer: Syncer
+    mirror: Callable[..., SyncedCopy], syncer: Syncer
 ) -> None:
     sync = mirror(syncer)
     sync.step(0)
@@ -268,9 +269,9 @@ def test_a_syncer_that_only_says_that_it_copies_is_found_out_at_once(
 
 
 def test_a_copy_that_silently_stops_working_is_found_out_at_the_end(
-    experiment: Experiment, mirror: Callable[..., MirrorSync], monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment, mirror: Callable[..., SyncedCopy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror_sync, "FLUSH_RETRY_S", 2 * WAIT_S)  # one try
+    monkeypatch.setattr(synced_copy, "FLUSH_RETRY", Backoff(2 * WAIT_S, math.inf))  # one try
     works = [True]
     real = TreeSyncer()
 
@@ -291,7 +292,7 @@ def test_a_copy_that_silently_stops_working_is_found_out_at_the_end(
 
 
 def test_flush_brings_everything_there(
-    experiment: Experiment, mirror: Callable[..., MirrorSync], tmp_path: Path
+    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
     sync = mirror(CommandSyncer(CP), period_s=3600)
     sync.step(0)
@@ -301,8 +302,8 @@ def test_flush_brings_everything_there(
     assert records_in(restored(tmp_path)) == [1, 2]
 
 
-def test_flush_tries_again(mirror: Callable[..., MirrorSync], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(mirror_sync, "FLUSH_RETRY_S", 0.01)
+def test_flush_tries_again(mirror: Callable[..., SyncedCopy], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(synced_copy, "FLUSH_RETRY", Backoff(0.01, math.inf))
     failures = [OSError("blip"), OSError("blip")]
 
     def on_file(rel: str) -> None:
@@ -315,9 +316,9 @@ def test_flush_tries_again(mirror: Callable[..., MirrorSync], monkeypatch: pytes
 
 
 def test_a_sync_that_keeps_failing_at_the_end_is_an_error_that_says_what_is_safe(
-    experiment: Experiment, mirror: Callable[..., MirrorSync], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(mirror_sync, "FLUSH_RETRY_S", 0.01)
+    monkeypatch.setattr(synced_copy, "FLUSH_RETRY", Backoff(0.01, math.inf))
     count = tmp_path / "count"
     sync = mirror(CommandSyncer(f"echo x >> {count}; echo 'disk quota' >&2; false {{source}} {{target}}"))
     with pytest.raises(NotShippedError) as failure:
@@ -326,11 +327,11 @@ def test_a_sync_that_keeps_failing_at_the_end_is_an_error_that_says_what_is_safe
     assert "on this machine only" in text
     assert "Stderr: disk quota. Everything is safe in" in text
     assert str(experiment.root) in text
-    assert len(count.read_text().split()) == mirror_sync.TRIES_OF_WHAT_NEVER_WORKED
+    assert len(count.read_text().split()) == synced_copy.TRIES_OF_WHAT_NEVER_WORKED
     assert isinstance(failure.value, OSError)
 
 
-def test_flush_ends_in_time_when_a_copy_hangs(mirror: Callable[..., MirrorSync]) -> None:
+def test_flush_ends_in_time_when_a_copy_hangs(mirror: Callable[..., SyncedCopy]) -> None:
     release = threading.Event()
     sync = mirror(FunctionSyncer(lambda source, target: release.wait(WAIT_S)))
     with pytest.raises(NotShippedError, match=r"took longer than .* and was given up|no time left to copy"):
@@ -338,7 +339,7 @@ def test_flush_ends_in_time_when_a_copy_hangs(mirror: Callable[..., MirrorSync])
     release.set()
 
 
-def test_flush_ends_in_time_when_a_round_of_the_thread_hangs(mirror: Callable[..., MirrorSync]) -> None:
+def test_flush_ends_in_time_when_a_round_of_the_thread_hangs(mirror: Callable[..., SyncedCopy]) -> None:
     begun, release = threading.Event(), threading.Event()
 
     def hang(source: str, target: str) -> None:
@@ -353,14 +354,14 @@ def test_flush_ends_in_time_when_a_round_of_the_thread_hangs(mirror: Callable[..
     release.set()
 
 
-def test_a_copy_longer_than_the_timeout_is_given_up(mirror: Callable[..., MirrorSync], tmp_path: Path) -> None:
+def test_a_copy_longer_than_the_timeout_is_given_up(mirror: Callable[..., SyncedCopy], tmp_path: Path) -> None:
     sync = mirror(CommandSyncer("sleep 600; : {source} {target}"), timeout_s=0.05)
     assert sync.step(0)
     assert sync.trouble is not None
     assert "took longer than 0.05 s" in sync.trouble
 
 
-def test_a_syncer_that_works_at_once_and_never_returns_is_given_up_too(mirror: Callable[..., MirrorSync]) -> None:
+def test_a_syncer_that_works_at_once_and_never_returns_is_given_up_too(mirror: Callable[..., SyncedCopy]) -> None:
     release = threading.Event()
 
     class Hanging(Syncer):
@@ -384,7 +385,7 @@ def test_a_syncer_that_works_at_once_and_never_returns_is_given_up_too(mirror: C
 
 
 def test_what_is_obsolete_is_deleted_after_a_round_that_succeeds(
-    experiment: Experiment, mirror: Callable[..., MirrorSync], tmp_path: Path
+    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
     syncer = TreeSyncer()
     sync = mirror(syncer)
@@ -401,7 +402,7 @@ def test_what_is_obsolete_is_deleted_after_a_round_that_succeeds(
 
 
 def test_what_came_back_is_not_deleted(
-    experiment: Experiment, mirror: Callable[..., MirrorSync], tmp_path: Path
+    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
     sync = mirror(TreeSyncer())
     sync.delete("trial/checkpoint_000002")
@@ -411,20 +412,20 @@ def test_what_came_back_is_not_deleted(
 
 
 def test_a_deletion_that_fails_is_repeated_a_few_times_and_is_no_trouble(
-    mirror: Callable[..., MirrorSync], caplog: pytest.LogCaptureFixture
+    mirror: Callable[..., SyncedCopy], caplog: pytest.LogCaptureFixture
 ) -> None:
     syncer = TreeSyncer()
     sync = mirror(syncer)
     sync.delete("trial/never_there")
-    for now in range(mirror_sync.DELETE_TRIES + 2):
+    for now in range(synced_copy.DELETE_TRIES + 2):
         sync.step(now * 1e6)
         assert sync.trouble is None
-    assert [kind for kind, _ in syncer.calls].count("delete") == mirror_sync.DELETE_TRIES
+    assert [kind for kind, _ in syncer.calls].count("delete") == synced_copy.DELETE_TRIES
     assert "trial/never_there is obsolete and stays" in caplog.text
 
 
 @pytest.mark.parametrize("path", ["", "/", "/etc", "..", "trial/../..", "a//b", ".", ".holdfast", ".holdfast-safe/x"])
-def test_only_what_is_below_the_root_can_be_deleted(mirror: Callable[..., MirrorSync], path: str) -> None:
+def test_only_what_is_below_the_root_can_be_deleted(mirror: Callable[..., SyncedCopy], path: str) -> None:
     with pytest.raises(ValueError, match="cannot be deleted"):
         mirror(TreeSyncer()).delete(path)
 
@@ -443,7 +444,7 @@ def test_an_address_that_was_joined_can_be_split(base: str) -> None:
 def test_a_mark_of_the_last_round_is_at_the_other_end_alone_and_nothing_follows_it(tmp_path: Path) -> None:
     experiment = Experiment(tmp_path / "here" / "exp")
     remote = tmp_path / "remote"
-    sync = MirrorSync(experiment.root, str(remote), TreeSyncer())
+    sync = SyncedCopy(experiment.root, str(remote), TreeSyncer())
     sync.flush(timeout=20, mark="epochs/00000001.released")
     assert (remote / ".holdfast" / "epochs" / "00000001.released").read_bytes() == b""
     assert not (experiment.root / ".holdfast" / "epochs" / "00000001.released").exists()
@@ -452,7 +453,7 @@ def test_a_mark_of_the_last_round_is_at_the_other_end_alone_and_nothing_follows_
     assert not sync.step(math.inf)
     sync.close()
     back = tmp_path / "back"
-    fetcher = MirrorSync(back, str(remote), TreeSyncer())
+    fetcher = SyncedCopy(back, str(remote), TreeSyncer())
     fetcher.fetch()
     fetcher.close()
     assert records_in(back) == [1]

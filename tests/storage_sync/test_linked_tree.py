@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import os
-import socket
+import stat
 from pathlib import Path
 
 import pytest
 from sync_tools import Experiment, content_of, files_in
 
 from holdfast.errors import NewerFormatError, StorageError
-from holdfast.storage import mirror_tree
-from holdfast.storage.mirror_tree import (
+from holdfast.sync import linked_tree
+from holdfast.sync.linked_tree import (
     SEAL,
     BadSeal,
     LinkedTree,
@@ -39,9 +39,8 @@ def live(experiment: Experiment) -> Path:
 def test_a_moment_is_the_journal_without_its_temporary_files(live: Path, tmp_path: Path) -> None:
     expected = content_of(live)
     (live / "journal" / ".tmp-1-abc").write_text("half")
-    with socket.socket(socket.AF_UNIX) as own:
-        own.bind(os.path.relpath(live / "socket"))
-        MomentCopy(str(live), str(tmp_path / "moment")).update()
+    os.mknod(live / "socket", stat.S_IFSOCK | 0o600)
+    MomentCopy(str(live), str(tmp_path / "moment")).update()
     assert content_of(tmp_path / "moment") == expected
 
 
@@ -86,8 +85,8 @@ def test_a_segment_that_became_shorter_is_copied_whole(experiment: Experiment, l
 def test_a_moment_never_knows_more_than_it_holds(
     experiment: Experiment, live: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The experiment goes on between any two files that are read, and even replaces its snapshots."""
-    original = mirror_tree._copy_range
+    """The experiment continues between any two files that are read, and even replaces its snapshots."""
+    original = linked_tree._copy_range
 
     def copy_range(*arguments: object) -> None:
         original(*arguments)  # type: ignore[arg-type]
@@ -96,7 +95,7 @@ def test_a_moment_never_knows_more_than_it_holds(
             if experiment.records % 10 == 0:
                 experiment.rotate()
 
-    monkeypatch.setattr(mirror_tree, "_copy_range", copy_range)
+    monkeypatch.setattr(linked_tree, "_copy_range", copy_range)
     moment = tmp_path / "moment"
     copy = MomentCopy(str(live), str(moment))
     while experiment.records < 40:
@@ -113,7 +112,7 @@ def test_files_that_keep_vanishing_are_an_error_not_an_endless_loop(
     def copy_range(source: object, *rest: object) -> None:
         raise FileNotFoundError(2, "gone", "snapshots/1")
 
-    monkeypatch.setattr(mirror_tree, "_copy_range", copy_range)
+    monkeypatch.setattr(linked_tree, "_copy_range", copy_range)
     with pytest.raises(StorageError, match=r"snapshots/1 vanished, the 10th time in a row"):
         MomentCopy(str(live), str(tmp_path / "moment")).update()
 
@@ -173,9 +172,8 @@ def test_a_tree_shows_all_but_the_journal_stages_and_temporary_files(experiment:
     (root / "trial" / ".tmp-1-abc").write_text("half")
     inside = root / "trial" / "checkpoint_000001" / ".tmp-of-the-user"
     inside.write_text("what is in a checkpoint is the user's")
-    with socket.socket(socket.AF_UNIX) as own:
-        own.bind(os.path.relpath(root / "socket"))
-        LinkedTree(str(root), str(tmp_path / "tree")).refresh()
+    os.mknod(root / "socket", stat.S_IFSOCK | 0o600)
+    LinkedTree(str(root), str(tmp_path / "tree")).refresh()
     assert set(files_in(tmp_path / "tree")) == {*expected, "trial/checkpoint_000001/.tmp-of-the-user"}
 
 

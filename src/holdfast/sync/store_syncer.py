@@ -1,0 +1,198 @@
+"""A syncer over the built-in stores: what ``storage_path`` understands, as ``sync_up``, ``sync_down`` and ``delete``.
+
+For those who copy directories themselves; an experiment needs no syncer to be in a store. Owns which files of a
+directory are known to be the same at the other end. Must never delete what it was not told to.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fnmatch
+import os
+import stat
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, Self
+
+from holdfast.errors import InvalidInputError, SyncError
+from holdfast.space.naming import is_inside
+from holdfast.storage.address import Address, join_address, parse
+from holdfast.storage.agent_client import connect
+from holdfast.storage.store import Fetching, Sending, Stat, Store
+from holdfast.sync.command_syncer import delete_by_address
+from holdfast.sync.syncer import BackgroundSyncer
+
+BATCH = 256
+"""Files that are sent or fetched before it is looked whether the copy was given up."""
+
+
+class _Facts(NamedTuple):
+    """What tells whether a local file is still the one that was copied."""
+
+    inode: int
+    size: int
+    modified: int
+    changed: int  # also of a file whose other time somebody has set back
+
+
+class StoreSyncer(BackgroundSyncer):
+    """Copies to and from object stores and plain directories, by the addresses that ``storage_path`` takes.
+
+    A file that this object has copied, and that has not changed since at either end, is not copied again. Links are
+    followed. Nothing is deleted by a copy.
+
+    Example:
+        >>> syncer = StoreSyncer()
+        >>> syncer.sync_up("checkpoints", f"{tmp}/backup")
+        True
+        >>> syncer.wait()
+
+    Args:
+        sync_period: As for `Syncer`.
+        sync_timeout: As for `Syncer`.
+    """
+
+    _same: dict[tuple[str, str, str], tuple[_Facts, Stat]]
+    _stores: dict[str, Store]
+    _pid: int
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        self = super().__new__(cls)
+        self._same = {}
+        self._stores = {}
+        self._pid = os.getpid()
+        return self
+
+    def copy_up(self, local_dir: str, remote_dir: str, exclude: Sequence[str] | None) -> None:
+        """Upload what has changed."""
+        here = os.path.abspath(local_dir)
+        if not os.path.isdir(here):
+            raise SyncError(f"{local_dir} is not a directory, so nothing was copied to {remote_dir}.")
+        store = self._store(remote_dir)
+        found = {rel: facts for rel, facts in _files_below(here) if not _is_left_out(rel, exclude)}
+        changed = [rel for rel, facts in found.items() if not self._was_copied(remote_dir, here, rel, facts)]
+        for batch in self._batches(changed):
+            store.send([Sending(os.path.join(here, rel), rel) for rel in batch])
+        if changed:
+            there = {one.key: one for one in store.list("")}
+            for rel in changed:
+                if rel not in there or there[rel].size != found[rel].size:
+                    raise SyncError(f"{os.path.join(here, rel)} was changed while it was copied to {remote_dir}.")
+                self._same[remote_dir, here, rel] = (found[rel], there[rel])
+
+    def copy_down(self, remote_dir: str, local_dir: str, exclude: Sequence[str] | None) -> None:
+        """Download what has changed. Nothing at the other end is no failure: then nothing is copied."""
+        here = os.path.abspath(local_dir)
+        os.makedirs(here, exist_ok=True)
+        store = self._store(remote_dir)
+        there = {one.key: one for one in store.list("") if not _is_left_out(one.key, exclude)}
+        changed = [key for key, found in there.items() if not self._is_same(remote_dir, here, found)]
+        for batch in self._batches(changed):
+            store.fetch([Fetching(key, _inside(here, key)) for key in batch])
+        for key in changed:
+            facts = _facts_of(os.path.join(here, key))
+            if facts is not None:
+                self._same[remote_dir, here, key] = (facts, there[key])
+
+    def remove(self, remote_dir: str) -> None:
+        """Delete a directory; what is not there counts as deleted."""
+        address = _address(remote_dir)
+        gone = f"{address.url}/"
+        self._same = {
+            key: known
+            for key, known in self._same.items()
+            if not _address(join_address(key[0], key[2])).url.startswith(gone)
+        }
+        if address.is_local:
+            delete_by_address(address.path)
+            return
+        with contextlib.closing(connect(address)) as store:
+            store.delete([one.key for one in store.list("")])
+
+    def close(self) -> None:
+        """Give up what runs, and let go of the stores."""
+        super().close()
+        stores, self._stores = self._stores, {}
+        for store in stores.values():
+            store.close()
+
+    def __getstate__(self) -> dict[str, Any]:
+        ours = ("_same", "_stores", "_pid")
+        return {name: value for name, value in super().__getstate__().items() if name not in ours}
+
+    def _store(self, remote_dir: str) -> Store:
+        if self._pid != os.getpid():  # a fork: the connections are its parent's
+            self._stores, self._pid = {}, os.getpid()
+        if remote_dir not in self._stores:
+            self._stores[remote_dir] = connect(_address(remote_dir))
+        return self._stores[remote_dir]
+
+    def _was_copied(self, remote_dir: str, here: str, rel: str, facts: _Facts) -> bool:
+        known = self._same.get((remote_dir, here, rel))
+        return known is not None and known[0] == facts
+
+    def _is_same(self, remote_dir: str, here: str, found: Stat) -> bool:
+        known = self._same.get((remote_dir, here, found.key))
+        return known is not None and known[1] == found and known[0] == _facts_of(os.path.join(here, found.key))
+
+    def _batches(self, names: list[str]) -> Iterator[list[str]]:
+        for at in range(0, len(names), BATCH):
+            if self.given_up:
+                raise SyncError("The copy was given up.")
+            yield names[at : at + BATCH]
+
+
+def get_cloud_sync_client(remote_dir: str) -> StoreSyncer:
+    """The syncer for an address; an older name.
+
+    Raises:
+        InvalidInputError: Its scheme is not known.
+    """
+    _address(remote_dir)
+    return StoreSyncer()
+
+
+def _address(remote_dir: str) -> Address:
+    try:
+        return parse(remote_dir)
+    except InvalidInputError as error:
+        raise InvalidInputError(
+            f"Upload uri must start with one of s3://, gs://, az:// and file://, or be a path; got {remote_dir!r}. "
+            "For other places override _create_storage_client(), or give SyncConfig a syncer of your own."
+        ) from error
+
+
+def _files_below(
+    directory: str, prefix: str = "", above: frozenset[tuple[int, int]] = frozenset()
+) -> Iterator[tuple[str, _Facts]]:
+    """All files, links followed, by their paths relative to the top. What leads nowhere, or in a circle, has none."""
+    top = os.stat(directory)
+    above |= {(top.st_dev, top.st_ino)}
+    with os.scandir(directory) as entries:
+        names = sorted(entry.name for entry in entries)
+    for name in names:
+        path, rel = os.path.join(directory, name), prefix + name
+        with contextlib.suppress(FileNotFoundError):
+            facts = os.stat(path)
+            if stat.S_ISREG(facts.st_mode):
+                yield rel, _Facts(facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+            elif stat.S_ISDIR(facts.st_mode) and (facts.st_dev, facts.st_ino) not in above:
+                yield from _files_below(path, f"{rel}/", above)
+
+
+def _facts_of(path: str) -> _Facts | None:
+    try:
+        facts = os.stat(path)
+    except OSError:
+        return None
+    return _Facts(facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
+
+
+def _inside(directory: str, key: str) -> str:
+    """Where an object belongs; a name in a store is not to be trusted to stay below the directory."""
+    if not is_inside(key):
+        raise SyncError(f"The object {key!r} cannot become a file below {directory}.")
+    return os.path.join(directory, key)
+
+
+def _is_left_out(rel: str, exclude: Sequence[str] | None) -> bool:
+    return any(fnmatch.fnmatch(rel, pattern) for pattern in exclude or ())
