@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 from checkpoint_trial import FILES, Trial, read_tree
 
+from holdfast.checkpoints.checkpoint_reader import verify
 from holdfast.checkpoints.commit import recover, sweep
 from holdfast.checkpoints.delete import delete
-from holdfast.checkpoints.reader import verify
 from holdfast.errors import CheckpointDamagedError
 
 Run = Callable[..., "subprocess.CompletedProcess[str]"]

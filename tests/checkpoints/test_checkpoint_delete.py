@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from checkpoint_trial import Trial, read_tree, write_tree
+from checkpoint_trial import Trial, open_to_others, read_tree, write_tree
 
+from holdfast.checkpoints.checkpoint_reader import verify
 from holdfast.checkpoints.delete import delete
-from holdfast.checkpoints.reader import verify
 from holdfast.checkpoints.tree import remove_tree
 from holdfast.errors import InternalError, StorageError
 
@@ -81,7 +81,7 @@ def test_links_inside_are_removed_and_not_followed(trial: Trial, source: Path) -
 def test_a_file_system_that_refuses_is_storage_trouble(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     saved = trial.saved()
 
-    def refuse(source: str, target: str) -> None:
+    def refuse(source: str, target: str, **within: int) -> None:
         raise PermissionError(1, "Operation not permitted", source)
 
     with monkeypatch.context() as patch:
@@ -96,14 +96,15 @@ def test_a_file_that_a_reader_still_has_open_on_a_network_is_told_as_such(
 ) -> None:
     saved = trial.saved()
 
-    def keep_for_reader(path: str) -> None:
-        if Path(path).exists():
-            remove_tree(path)
-            write_tree(Path(path), {".nfs000000000000002200000002": b"a"})
+    def keep_for_reader(place: int, name: str) -> None:
+        path = saved.parent / name
+        if path.exists():
+            remove_tree(str(path))
+            write_tree(path, {".nfs000000000000002200000002": b"a"})
             raise OSError(errno.ENOTEMPTY, "Directory not empty")
 
     with monkeypatch.context() as patch:
-        patch.setattr("holdfast.checkpoints.delete.remove_tree", keep_for_reader)
+        patch.setattr("holdfast.checkpoints.delete.remove_below", keep_for_reader)
         with pytest.raises(StorageError, match="some process has files of it open"):
             delete(saved)
     delete(saved)
@@ -128,7 +129,6 @@ remove_tree(str(top))
 print(top.exists())
 """
     tmp_path.chmod(0o777)
-    for path in tmp_path.parents[:2]:
-        path.chmod(0o755)
+    open_to_others(tmp_path)
     result = run_python(code, tmp_path)
     assert result.stdout.strip() == "False", result.stderr

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 from checkpoint_trial import FILES, Trial, read_tree, write_tree
 
-from holdfast.checkpoints import export
+from holdfast.checkpoints import copy_out
 from holdfast.checkpoints.checkpoint import Checkpoint
-from holdfast.checkpoints.reader import verify
+from holdfast.checkpoints.checkpoint_reader import verify
 from holdfast.errors import (
     CheckpointDamagedError,
     InvalidInputError,
@@ -271,10 +271,10 @@ def test_concurrent_callers_share_one_copy(source: Path, tmp_path: Path, monkeyp
     checkpoint = Checkpoint(source)
     copies: list[str] = []
     queued = threading.Semaphore(0)
-    real_copy, real_flock = export._copy_into, export.fcntl.flock
+    real_copy, real_flock = copy_out._copy_into, copy_out.fcntl.flock
 
     def flock(fd: int, flags: int) -> None:
-        if flags == export.fcntl.LOCK_EX:
+        if flags == copy_out.fcntl.LOCK_EX:
             queued.release()
         real_flock(fd, flags)
 
@@ -284,8 +284,8 @@ def test_concurrent_callers_share_one_copy(source: Path, tmp_path: Path, monkeyp
         copies.append(target)
         real_copy(source, target)
 
-    monkeypatch.setattr(export.fcntl, "flock", flock)
-    monkeypatch.setattr(export, "_copy_into", copy_into)
+    monkeypatch.setattr(copy_out.fcntl, "flock", flock)
+    monkeypatch.setattr(copy_out, "_copy_into", copy_into)
     results: list[str] = []
     threads = [
         threading.Thread(target=lambda: results.append(checkpoint.to_directory(tmp_path / "shared"))) for _ in range(5)
@@ -305,10 +305,10 @@ def test_a_caller_that_waited_for_a_failed_copy_makes_its_own(
     checkpoint = Checkpoint(source)
     calls: list[str] = []
     waiting = threading.Event()
-    real_copy, real_flock = export._copy_into, export.fcntl.flock
+    real_copy, real_flock = copy_out._copy_into, copy_out.fcntl.flock
 
     def flock(fd: int, flags: int) -> None:
-        if flags == export.fcntl.LOCK_EX:
+        if flags == copy_out.fcntl.LOCK_EX:
             waiting.set()
         real_flock(fd, flags)
 
@@ -319,8 +319,8 @@ def test_a_caller_that_waited_for_a_failed_copy_makes_its_own(
             raise InvalidInputError("the first copy fails")
         real_copy(source, target)
 
-    monkeypatch.setattr(export.fcntl, "flock", flock)
-    monkeypatch.setattr(export, "_copy_into", copy_into)
+    monkeypatch.setattr(copy_out.fcntl, "flock", flock)
+    monkeypatch.setattr(copy_out, "_copy_into", copy_into)
     outcomes: list[Any] = []
 
     def call() -> None:

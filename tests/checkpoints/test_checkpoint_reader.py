@@ -5,12 +5,13 @@ import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
-from checkpoint_trial import FILES, Trial, read_tree
+from checkpoint_trial import FILES, Trial, open_to_others, read_tree
 
-from holdfast.checkpoints import reader
-from holdfast.checkpoints.reader import quarantine, quick_check, verify
+from holdfast.checkpoints import checkpoint_reader
+from holdfast.checkpoints.checkpoint_reader import quarantine, quick_check, verify
 from holdfast.errors import CheckpointDamagedError, StorageError
 
 
@@ -135,14 +136,15 @@ def test_storage_trouble_is_never_taken_for_damage(
     trial: Trial, code: int, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     saved = trial.saved()
-    real = reader.open_own_file
+    for function in ("open_own_file", "read_own_file"):
+        real = getattr(checkpoint_reader, function)
 
-    def fail(path: str) -> int:
-        if path.endswith(name):
-            raise OSError(code, os.strerror(code), path)
-        return real(path)
+        def fail(path: str, real: Callable[[str], Any] = real) -> Any:
+            if path.endswith(name):
+                raise OSError(code, os.strerror(code), path)
+            return real(path)
 
-    monkeypatch.setattr(reader, "open_own_file", fail)
+        monkeypatch.setattr(checkpoint_reader, function, fail)
     with pytest.raises(StorageError, match=rf"checkpoint_000000.*\[{errno.errorcode[code]}\]") as caught:
         verify(saved)
     assert caught.value.errno == code
@@ -155,7 +157,7 @@ def test_a_checkpoint_that_may_not_be_read_is_storage_trouble(
     (saved / "note.txt").chmod(0)
     code = """
 import os, sys
-from holdfast.checkpoints.reader import verify
+from holdfast.checkpoints.checkpoint_reader import verify
 from holdfast.errors import StorageError
 if os.getuid() == 0:
     os.setuid(65534)
@@ -164,8 +166,7 @@ try:
 except StorageError as error:
     print(error)
 """
-    for path in (tmp_path, *tmp_path.parents[:2]):
-        path.chmod(0o755)
+    open_to_others(tmp_path)
     result = run_python(code, saved)
     assert "note.txt" in result.stdout, result.stderr
     assert "[EACCES]" in result.stdout
@@ -193,5 +194,5 @@ def test_a_checkpoint_is_looked_for_anew_because_another_machine_may_have_made_i
         if directory == saved.parent and hidden.exists():
             hidden.rename(saved)
 
-    monkeypatch.setattr(reader, "look_anew", ask)
+    monkeypatch.setattr(checkpoint_reader, "look_anew", ask)
     verify(saved)

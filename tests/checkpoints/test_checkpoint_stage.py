@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import os
-import socket
+import stat
 import subprocess
 from collections.abc import Callable
 from pathlib import Path
@@ -10,8 +10,8 @@ import pytest
 from checkpoint_trial import FILES, Trial, fill_disk, read_tree, write_tree
 
 from holdfast.checkpoints import copying
-from holdfast.checkpoints.reader import verify
-from holdfast.checkpoints.stage import Sealed, Stage
+from holdfast.checkpoints.checkpoint_reader import verify
+from holdfast.checkpoints.stage import Sealed, Stage, read_seal
 from holdfast.errors import InvalidInputError, StorageError, StorageFullError
 
 MB = 1024 * 1024
@@ -135,8 +135,7 @@ def test_links_in_place_are_replaced_by_what_they_point_to(trial: Trial, source:
 
 
 def make_socket(path: Path) -> None:
-    with socket.socket(socket.AF_UNIX) as server:
-        server.bind(os.path.relpath(path))
+    os.mknod(path, stat.S_IFSOCK | 0o600)  # bind() takes no path of more than 107 bytes
 
 
 @pytest.mark.parametrize(
@@ -323,3 +322,15 @@ def test_a_file_that_disappears_during_the_copy_is_named(
     with pytest.raises(InvalidInputError, match=r"weights\.bin disappeared"):
         trial.stage.seal(source)
     assert trial.names() == []
+
+
+def test_a_hash_that_the_caller_knows_goes_into_the_seal(tmp_path: Path) -> None:
+    """A dict is in memory when it is written: damage before its commit, by whichever driver, must not become truth."""
+    stage = Stage(tmp_path / "trial", "t1", 1)
+    directory = stage.new_directory()
+    (directory / "known").write_bytes(b"dict")
+    (directory / "unknown").write_bytes(b"file")
+    sealed = stage.seal(directory, {"known": "abc"})
+    seal = read_seal(str(tmp_path / "trial" / sealed.name))
+    assert {file.path: file.hash for file in seal.files} == {"known": "abc", "unknown": ""}
+    assert not sealed.hashed

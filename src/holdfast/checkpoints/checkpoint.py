@@ -7,22 +7,31 @@ checkpoint but ``.metadata.json``, and never deletes a directory that it did not
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import weakref
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Any
+from importlib import import_module
+from typing import TYPE_CHECKING, Any, NoReturn
 
-from holdfast.checkpoints import names
-from holdfast.errors import InvalidInputError, InvalidTypeError, NotSerializableError, ObjectMissingError
+from holdfast.checkpoints import dict_place, names
+from holdfast.config.secrets import refuse_secrets
+from holdfast.errors import (
+    CheckpointDamagedError,
+    InvalidInputError,
+    InvalidTypeError,
+    NotSerializableError,
+    ObjectMissingError,
+)
 
 if TYPE_CHECKING:
-    from holdfast.checkpoints.far import FarPlace
+    from holdfast.checkpoints.remote_place import RemotePlace
 
 PICKLE_PROTOCOL = 5
 
 
 class LocalFilesystem:
-    """Stands for the machine's own file system in ``Checkpoint.filesystem``."""
+    """Stands for the machine's own file system in ``Checkpoint.filesystem`` where pyarrow is not installed."""
 
     type_name = "local"
 
@@ -46,6 +55,10 @@ class Checkpoint:
     damage is noticed. ``to_directory`` leaves it out. Do not change your files in a saved checkpoint: it would count
     as damaged. Metadata is kept in ``.metadata.json``, which the manifest does not cover, so it may be set at any time.
 
+    ``to_dict``, ``as_directory`` and ``to_directory`` compare every byte of a saved checkpoint with its manifest when a
+    process first uses it, and again if a file has changed since; each of them, and the constructors, take
+    ``verify=False`` to leave that out. A directory of your own has no manifest and is taken as it is.
+
     Example:
         >>> import tempfile, pathlib
         >>> with tempfile.TemporaryDirectory() as path:
@@ -58,57 +71,87 @@ class Checkpoint:
     Args:
         path: The directory, or its URI: ``file://``, ``s3://``, ``gs://``, ``az://``.
         filesystem: None, or the pyarrow or fsspec file system in which ``path`` is a path.
+        verify: False reads the files of this checkpoint without comparing them with their manifest.
 
     Attributes:
         path: Absolute path of the directory, or where it is in its file system or store.
-        filesystem: Where it is.
     """
 
     path: str
-    filesystem: Any
+    _filesystem: Any = None  # None: the machine's own
+    _verify = True
+    _digest: str | None = None  # of the manifest, as the journal knows it
     _temporary = False
-    _far: FarPlace | None = None
+    _pickle: bytes | None = None  # of a dict that has no directory yet
+    _metadata: dict[str, Any] | None = None  # of such a dict
+    _far: RemotePlace | None = None
     _near: str | None = None  # a directory that may hold a local copy
 
-    def __init__(self, path: str | os.PathLike[str], filesystem: Any = None) -> None:
+    def __init__(self, path: str | os.PathLike[str], filesystem: Any = None, *, verify: bool = True) -> None:
         text = os.fspath(path)
+        refuse_secrets("path", text)
         if "://" in text or filesystem is not None:
-            from holdfast.checkpoints.far import FarPlace, StoreFilesystem, is_far
+            from holdfast.checkpoints.remote_place import RemotePlace, StoreFilesystem, is_far
 
             if is_far(text, filesystem):
-                self._far = FarPlace(text, filesystem)
+                self._far = RemotePlace(text, filesystem)
                 filesystem = filesystem or StoreFilesystem(text.partition("://")[0])
         self.path = text if self._far is not None else _local_path(text)
-        self.filesystem = LocalFilesystem() if filesystem is None else filesystem
+        self._filesystem = filesystem
         self._uuid = os.urandom(8).hex()
+        if not verify:
+            self._verify = False
+
+    @property
+    def filesystem(self) -> Any:
+        """The file system in which ``path`` is a path; locally pyarrow's, where that is installed."""
+        if self._filesystem is not None:
+            return self._filesystem
+        try:  # only when somebody asks: importing it takes longer than most trials
+            return import_module("pyarrow.fs").LocalFileSystem()
+        except ImportError:
+            return LocalFilesystem()
+
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on this machine's own file system."""
+        return self._kind == LocalFilesystem.type_name
 
     @classmethod
-    def mirrored(cls, path: str, near: str, filesystem: Any = None) -> Checkpoint:
-        """A checkpoint in a store of which there may be a local copy at ``near``."""
+    def saved(cls, path: str, filesystem: Any = None, *, digest: str) -> Checkpoint:
+        """A checkpoint that an experiment has saved, whose journal knows the digest of its manifest."""
         checkpoint = cls(path, filesystem)
+        checkpoint._digest = digest or None
+        return checkpoint
+
+    @classmethod
+    def mirrored(cls, path: str, near: str, filesystem: Any = None, *, digest: str = "") -> Checkpoint:
+        """The same in a store; there may be a local copy at ``near``."""
+        checkpoint = cls.saved(path, filesystem, digest=digest)
         checkpoint._near = near
         return checkpoint
 
     @classmethod
-    def from_directory(cls, path: str | os.PathLike[str]) -> Checkpoint:
+    def from_directory(cls, path: str | os.PathLike[str], *, verify: bool = True) -> Checkpoint:
         """The checkpoint that consists of the files in ``path``; nothing is copied before it is reported."""
-        return cls(path)
+        return cls(path, verify=verify)
 
     @classmethod
-    def from_uri(cls, uri: str) -> Checkpoint:
+    def from_uri(cls, uri: str, *, verify: bool = True) -> Checkpoint:
         """The checkpoint at a URI."""
-        return cls(uri)
+        return cls(uri, verify=verify)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> Checkpoint:
         """A checkpoint that holds a dict, pickled now: later changes to ``data`` do not reach it.
 
-        The dict is kept in a temporary directory that is removed with the checkpoint object; a checkpoint that was
-        reported is stored like any other.
+        In a trial, ``report`` writes it straight into the experiment's storage. Elsewhere it is kept in a temporary
+        directory that is removed with the checkpoint object.
 
         Raises:
             InvalidTypeError: ``data`` is not a dict.
             NotSerializableError: Something in it cannot be pickled.
+            StorageError: There is no place for the temporary directory.
         """
         if not isinstance(data, dict):
             raise InvalidTypeError(f"Checkpoint.from_dict() takes a dict, not {type(data).__name__}: {data!r:.80}")
@@ -125,35 +168,97 @@ class Checkpoint:
 
     @classmethod
     def _from_pickle(cls, payload: bytes) -> Checkpoint:
-        import tempfile
-
-        directory = tempfile.mkdtemp(prefix="holdfast_dict_")
-        with open(f"{directory}/{names.DICT_FILE}", "wb") as file:
-            file.write(payload)
-        checkpoint = cls(directory)
-        weakref.finalize(checkpoint, _remove_own, directory, os.getpid())
+        checkpoint = cls.__new__(cls)
+        checkpoint._uuid = os.urandom(8).hex()
         checkpoint._temporary = True
+        checkpoint._pickle = payload
+        if not dict_place.is_in_trial():
+            checkpoint._give_place()
+            checkpoint._pickle = None  # a notebook may keep many of them
         return checkpoint
 
-    def to_dict(self) -> dict[str, Any]:
+    def __getattr__(self, name: str) -> Any:
+        if name == "path" and self._pickle is not None:
+            return self._give_place()
+        raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def _give_place(self) -> str:
+        """Write a dict to files, because somebody wants to see them; they go with this object."""
+        place = dict_place.make()
+        try:
+            self.write_dict(place.path)
+        except BaseException:
+            place.remove(place.path)
+            raise
+        weakref.finalize(self, place.remove, place.path)
+        self.path = place.path
+        return self.path
+
+    @property
+    def is_unwritten(self) -> bool:
+        """Whether this is a dict that has no files yet: ``write_dict`` makes them where they are wanted."""
+        return self._pickle is not None and "path" not in self.__dict__
+
+    @property
+    def is_dict(self) -> bool:
+        """Whether this object was made from a dict, so that its files go away with it."""
+        return self._temporary
+
+    def write_dict(self, directory: str) -> dict[str, str]:
+        """Write the files of such a dict into an empty directory.
+
+        Returns:
+            The hashes of those that must stay as they are, by name.
+
+        Raises:
+            StorageError: It does not take them; ``StorageFullError`` if there is no space.
+        """
+        from holdfast.checkpoints.manifest import new_hasher
+        from holdfast.checkpoints.metadata import write_metadata
+        from holdfast.checkpoints.tree import storage_error
+
+        assert self._pickle is not None
+        path = f"{directory}/{names.DICT_FILE}"
+        try:
+            with open(path, "wb") as file:
+                file.write(self._pickle)
+        except OSError as error:
+            raise storage_error(error, f"writing {path}") from error
+        if self._metadata is not None:
+            write_metadata(directory, self._metadata)
+        hasher = new_hasher()
+        hasher.update(self._pickle)
+        return {names.DICT_FILE: hasher.hexdigest()}
+
+    def to_dict(self, *, verify: bool | None = None) -> dict[str, Any]:
         """The dict that ``from_dict`` was given, or that a class trainable's ``save_checkpoint`` returned.
+
+        Args:
+            verify: False reads it without comparing the files with their manifest.
 
         Raises:
             InvalidInputError: The checkpoint holds no dict.
+            CheckpointDamagedError: A saved checkpoint is not what was saved.
         """
         import pickle
 
-        with self.as_directory() as directory:
+        if self._pickle is not None:
+            held: dict[str, Any] = pickle.loads(self._pickle)
+            return held
+        with self.as_directory(verify=verify) as directory:
             path = os.path.join(directory, names.DICT_FILE)
             if not os.path.isfile(path):
                 raise InvalidInputError(
                     f"{self!r} holds no dict: it has no file {names.DICT_FILE}. Use as_directory() to read its files."
                 )
             with open(path, "rb") as file:
-                data: dict[str, Any] = pickle.load(file)
+                try:
+                    data: dict[str, Any] = pickle.load(file)
+                except (pickle.UnpicklingError, EOFError) as error:
+                    self._damaged(f"{names.DICT_FILE} cannot be unpickled: {error}")
         return data
 
-    def to_directory(self, path: str | os.PathLike[str] | None = None) -> str:
+    def to_directory(self, path: str | os.PathLike[str] | None = None, *, verify: bool | None = None) -> str:
         """Copy the checkpoint's files into a directory of your own.
 
         Callers that ask for the same directory at the same time, in this process or others, share one copy. If the
@@ -161,6 +266,7 @@ class Checkpoint:
 
         Args:
             path: Where to; None for a temporary directory, the same one for every copy of this object.
+            verify: False copies the files without comparing them with their manifest.
 
         Returns:
             The path of the directory.
@@ -171,42 +277,81 @@ class Checkpoint:
             StorageFullError: There is no space for the copy.
             StorageError: The file system fails in another way.
         """
-        from holdfast.checkpoints.export import export
+        from holdfast.checkpoints.copy_out import export
+        from holdfast.checkpoints.verified import inspect
 
+        verify = self._verify if verify is None else verify
         if path is None:
             import tempfile
 
             path = os.path.join(tempfile.gettempdir(), f"holdfast_checkpoint_{self._uuid}")
-        with self.as_directory() as directory:
-            return export(directory, os.path.abspath(os.fspath(path)), token=self._uuid)
+        # Files that are here are compared while they are copied: reading them twice would gain nothing.
+        with self.as_directory(verify=verify and self._far is not None) as directory:
+            with self._told_damage():
+                if verify and self._far is None:
+                    inspect(directory, self._digest)
+                return export(directory, os.path.abspath(os.fspath(path)), token=self._uuid, verify=verify)
 
     @contextlib.contextmanager
-    def as_directory(self) -> Iterator[str]:
+    def as_directory(self, *, verify: bool | None = None) -> Iterator[str]:
         """The checkpoint's files as a directory to read. Do not change it.
 
         It is the real one, without a copy, if the checkpoint is on this machine. One from a store is downloaded and
         verified, and the copy is removed afterwards.
 
+        Args:
+            verify: False reads the files without comparing them with their manifest.
+
         Raises:
             InvalidInputError: The checkpoint does not exist.
-            CheckpointDamagedError: What the store has is not what was saved.
-            StorageError: The store refuses or does not answer.
+            CheckpointDamagedError: What is there is not what was saved.
+            StorageError: The storage refuses or does not answer.
         """
+        verify = self._verify if verify is None else verify
         if self._far is None:
             self._require()
+            if verify and not self._temporary:
+                from holdfast.checkpoints.verified import ensure
+
+                with self._told_damage():
+                    ensure(self.path, self._digest)
             yield self.path
             return
         try:
-            with self._far.borrowed(self._near) as directory:
+            with self._far.borrowed(self._near, digest=self._digest, verify=verify) as directory:
                 yield directory
         except ObjectMissingError:
             self._require()
             raise
 
-    def get_metadata(self) -> dict[str, Any]:
-        """The metadata that was set, or an empty dict."""
-        from holdfast.checkpoints.export import read_metadata
+    @contextlib.contextmanager
+    def _told_damage(self) -> Iterator[None]:
+        """Say of damage what a user can do about it, unless the checkpoint is just being deleted."""
+        try:
+            yield
+        except CheckpointDamagedError as error:
+            self._require()
+            self._damaged(error.reason, error)
 
+    def _damaged(self, reason: str, cause: BaseException | None = None) -> NoReturn:
+        raise CheckpointDamagedError(
+            f"the checkpoint {self.path} is damaged: {reason}. It was left as it is. Use another one of the trial "
+            "(Result.best_checkpoints lists them), or, if it was you who changed the files, pass verify=False to read "
+            "them as they are.",
+            path=self.path,
+            reason=reason,
+        ) from cause
+
+    def get_metadata(self) -> dict[str, Any]:
+        """The metadata that was set, or an empty dict.
+
+        Raises:
+            CheckpointDamagedError: It is not what was written.
+        """
+        from holdfast.checkpoints.metadata import read_metadata
+
+        if self.is_unwritten:
+            return dict(self._metadata or {})
         return read_metadata(self.path) if self._far is None else self._far.get_metadata()
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
@@ -217,8 +362,12 @@ class Checkpoint:
         Raises:
             InvalidTypeError: It cannot be written as JSON.
         """
-        from holdfast.checkpoints.export import encode_metadata, write_metadata
+        from holdfast.checkpoints.metadata import encode_metadata, write_metadata
 
+        if self._pickle is not None:
+            self._metadata = json.loads(encode_metadata(metadata))
+            if self.is_unwritten:
+                return
         self._require()
         if self._far is None:
             write_metadata(self.path, metadata)
@@ -230,7 +379,13 @@ class Checkpoint:
         self.set_metadata({**self.get_metadata(), **metadata})
 
     def _require(self) -> None:
-        there = os.path.isdir(self.path) if self._far is None else self._far.exists()
+        if self._far is not None:
+            there = self._far.exists()
+        else:
+            if self._pickle is not None and not os.path.isdir(self.path):
+                del self.path  # the attempt that made it is over, or has reported it as a directory: make it anew
+            # A checkpoint loses its manifest first when it is deleted.
+            there = os.path.isdir(self.path) and not os.path.exists(f"{self.path}/{names.TRASH_MARK}")
         if not there:
             raise InvalidInputError(
                 f"{self!r} does not exist: there is no such directory. It may have been removed because newer or "
@@ -240,10 +395,13 @@ class Checkpoint:
     def __reduce_ex__(self, protocol: Any) -> Any:
         if self._temporary:
             # By value: the directory goes away with this object, and the copy may be read on another machine.
-            with open(os.path.join(self.path, names.DICT_FILE), "rb") as file:
-                return _unpickle, (type(self), file.read())
+            payload = self._pickle
+            if payload is None:
+                with open(os.path.join(self.path, names.DICT_FILE), "rb") as file:
+                    payload = file.read()
+            return _unpickle, (type(self), payload)
         if self._far is not None:
-            return _unpickle_far, (type(self), self.path, self.filesystem)
+            return _unpickle_far, (type(self), self.path, self._filesystem, self._digest, self._verify)
         return super().__reduce_ex__(protocol)
 
     def __fspath__(self) -> str:
@@ -253,19 +411,24 @@ class Checkpoint:
         )
 
     def __repr__(self) -> str:
+        if self.is_unwritten:
+            return f"{type(self).__name__}(filesystem={self._kind}, a dict of {len(self._pickle or b''):,} bytes)"
         return f"{type(self).__name__}(filesystem={self._kind}, path={self.path})"
 
     @property
     def _kind(self) -> str:
-        return str(getattr(self.filesystem, "type_name", None) or type(self.filesystem).__name__)
+        place = LocalFilesystem if self._filesystem is None else self._filesystem
+        return str(getattr(place, "type_name", None) or type(place).__name__)
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Checkpoint):
             return NotImplemented
+        if self._pickle is not None or other._pickle is not None:
+            return self is other
         return self.path == other.path and self._kind == other._kind
 
     def __hash__(self) -> int:
-        return hash(self.path)
+        return hash(self._uuid if self._pickle is not None else self.path)
 
 
 def _local_path(path: str) -> str:
@@ -282,19 +445,15 @@ def _local_path(path: str) -> str:
     return os.path.abspath(unquote(parts.path))
 
 
-def _unpickle_far(kind: type[Checkpoint], path: str, filesystem: Any) -> Checkpoint:
-    from holdfast.checkpoints.far import StoreFilesystem
+def _unpickle_far(
+    kind: type[Checkpoint], path: str, filesystem: Any, digest: str | None = None, verify: bool = True
+) -> Checkpoint:
+    from holdfast.checkpoints.remote_place import StoreFilesystem
 
-    return kind(path, None if isinstance(filesystem, StoreFilesystem) else filesystem)
+    checkpoint = kind(path, None if isinstance(filesystem, StoreFilesystem) else filesystem, verify=verify)
+    checkpoint._digest = digest
+    return checkpoint
 
 
 def _unpickle(kind: type[Checkpoint], payload: bytes) -> Checkpoint:
     return kind._from_pickle(payload)
-
-
-def _remove_own(directory: str, pid: int) -> None:
-    """Remove the directory of a dict, but not from a forked child that inherited the object."""
-    if os.getpid() == pid:
-        from holdfast.checkpoints.tree import remove_quietly
-
-        remove_quietly([directory])

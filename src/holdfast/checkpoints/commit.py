@@ -21,23 +21,23 @@ import os
 import stat
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import msgspec
 
 from holdfast.checkpoints import names
 from holdfast.checkpoints.copying import copy_tree
 from holdfast.checkpoints.manifest import BadManifest, FileEntry, Manifest, decode, digest, encode
-from holdfast.checkpoints.stage import Seal, SealedFile, read_seal, write_seal
+from holdfast.checkpoints.stage import SealedFile, StageSeal, read_seal, write_seal
 from holdfast.checkpoints.syscalls import rename_noreplace
 from holdfast.checkpoints.tree import (
     TRIAL_GONE,
-    Listing,
+    TreeListing,
     hash_open_file,
     is_root_there,
     open_own_file,
+    read_own_file,
     remove_quietly,
-    remove_tree,
     run_all,
     scan,
     storage_error,
@@ -45,9 +45,14 @@ from holdfast.checkpoints.tree import (
 from holdfast.errors import CheckpointDamagedError, InternalError, StorageError
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import fsync_dir
+from holdfast.storage.untrusted import open_directory, remove_below
 
 SYNC_THREADS = 8  # a disk merges concurrent fsyncs; eight halve the time of a thousand small files
 HASH_THREADS = 2
+
+GONE = "the staged files are gone and no checkpoint was made of them"
+
+Answer = TypeVar("Answer")
 
 # How it shows that another committer has renamed our stage.
 _OVERTAKEN = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EEXIST, errno.ENOTEMPTY})
@@ -70,19 +75,31 @@ def commit(
     attempt: int,
     metadata: dict[str, Any] | None = None,
     sync: bool = True,
+    reread: bool = False,
 ) -> Committed:
     """Turn the sealed stage into ``checkpoint_<index>``, or find that this has been done.
 
     Durability: when this returns, the checkpoint survives a loss of power (with ``sync``).
+
+    Args:
+        trial_dir: The trial's directory.
+        sealed_name: The stage in it.
+        index: The checkpoint's number.
+        trial_id: Whose it must be.
+        attempt: Likewise.
+        metadata: Becomes part of the manifest.
+        sync: Make it survive a loss of power.
+        reread: Read files whose hash is known, too: after a loss of power a file may have its size and no content.
 
     Raises:
         CheckpointDamagedError: The stage is not what the worker sealed, or is gone. It will never be committed.
         StorageFullError: There is no space. Calling again later may work.
         StorageError: The file system failed; not committed. Calling again later may work.
     """
-    done = recover(trial_dir, sealed_name, index, trial_id=trial_id, attempt=attempt, metadata=metadata, sync=sync)
+    work = _Commit(os.fspath(trial_dir), sealed_name, index, trial_id, attempt, sync, reread)
+    done = _translated(lambda: work.run(metadata or {}), work)
     if done is None:
-        _damaged(f"{trial_dir}/{sealed_name}", "the staged files are gone and no checkpoint was made of them")
+        _damaged(f"{trial_dir}/{sealed_name}", GONE)
     return done
 
 
@@ -97,22 +114,46 @@ def recover(
     sync: bool = True,
 ) -> Committed | None:
     """The same as ``commit``, but None if there is neither a stage nor a checkpoint made of it."""
-    if not names.is_sealed(sealed_name):
-        raise InternalError(f"{sealed_name!r} is not the name of a sealed checkpoint")
     work = _Commit(os.fspath(trial_dir), sealed_name, index, trial_id, attempt, sync)
+    return _translated(lambda: work.run(metadata or {}), work)
+
+
+def look(
+    trial_dir: Path, sealed_name: str, index: int, *, trial_id: str, attempt: int, read: bool = True
+) -> Manifest | None:
+    """See how a ``commit`` by the next driver would end, without changing anything.
+
+    Args:
+        read: Compare the content, too, not only names and sizes.
+
+    Returns:
+        The manifest, if the checkpoint exists already: its files were not looked at. None if it could be made.
+
+    Raises:
+        CheckpointDamagedError: It will never be committed.
+        StorageError: The storage could not be read: nothing is known.
+    """
+    work = _Commit(os.fspath(trial_dir), sealed_name, index, trial_id, attempt, sync=False, reread=read)
+    return _translated(lambda: work.look(read), work)
+
+
+def _translated(do: Callable[[], Answer], work: _Commit) -> Answer:
     try:
-        return work.run(metadata or {})
+        return do()
     except StorageError:
         raise
     except OSError as error:
-        doing = f"committing {names.checkpoint_name(index)} of trial {trial_id} in {trial_dir}"
-        raise storage_error(error, doing) from error
+        raise storage_error(error, f"committing {work}") from error
 
 
 class _Commit:
     """One commit: where its directories are, and its steps."""
 
-    def __init__(self, trial_dir: str, sealed: str, index: int, trial_id: str, attempt: int, sync: bool) -> None:
+    def __init__(
+        self, trial_dir: str, sealed: str, index: int, trial_id: str, attempt: int, sync: bool, reread: bool = False
+    ) -> None:
+        if not names.is_sealed(sealed):
+            raise InternalError(f"{sealed!r} is not the name of a sealed checkpoint")
         self._dir = trial_dir
         self._name = sealed
         self._sealed = f"{trial_dir}/{sealed}"
@@ -122,6 +163,29 @@ class _Commit:
         self._trial_id = trial_id
         self._attempt = attempt
         self._sync = sync
+        self._reread = reread
+
+    def __str__(self) -> str:
+        return f"{names.checkpoint_name(self._index)} of trial {self._trial_id} in {self._dir}"
+
+    def look(self, read: bool) -> Manifest | None:
+        self._check_place()
+        manifest = self._own_manifest()
+        if manifest is not None:
+            return manifest
+        if not os.path.isdir(self._sealed):
+            if not os.path.isdir(self._resync):
+                self._damaged(GONE)
+            self._sealed = self._resync
+        seal = self._read_seal()
+        self._compare(seal)
+        if read:
+            self._hash(seal)
+        else:
+            for file in seal.files:
+                with self._opened(file):
+                    pass
+        return None
 
     def run(self, metadata: dict[str, Any]) -> Committed | None:
         self._check_place()
@@ -190,8 +254,7 @@ class _Commit:
     def _own_manifest(self) -> Manifest | None:
         """The target's manifest, if the target was made from our stage."""
         try:
-            with open(f"{self._target}/{names.MANIFEST}", "rb") as file:
-                manifest = decode(file.read())
+            manifest = decode(read_own_file(f"{self._target}/{names.MANIFEST}"))
         except (FileNotFoundError, NotADirectoryError, BadManifest):
             return None
         ours = (manifest.stage, manifest.trial, manifest.index) == (self._name, self._trial_id, self._index)
@@ -225,7 +288,7 @@ class _Commit:
             listing.files.pop(rel, None)
         return copy_tree(source, target, listing, algo=algo)
 
-    def _read_seal(self, directory: str = "") -> Seal:
+    def _read_seal(self, directory: str = "") -> StageSeal:
         try:
             seal = read_seal(directory or self._sealed)
         except FileNotFoundError:
@@ -236,7 +299,7 @@ class _Commit:
             self._damaged(f"it was sealed by attempt {seal.attempt} of trial {seal.trial}")
         return seal
 
-    def _compare(self, seal: Seal) -> Listing:
+    def _compare(self, seal: StageSeal) -> TreeListing:
         listing = scan(self._sealed, follow=False)
         for rel, what in listing.odd.items():
             self._damaged(f"{rel} {what}")
@@ -246,16 +309,20 @@ class _Commit:
                 self._damaged(f"{rel} appeared after the checkpoint was reported")
         return listing
 
-    def _hash(self, seal: Seal) -> list[FileEntry]:
+    def _hash(self, seal: StageSeal) -> list[FileEntry]:
         def hash_one(file: SealedFile) -> FileEntry:
             with self._opened(file) as fd:
-                content = file.hash or hash_open_file(fd, seal.algo)
+                content = file.hash
+                if self._reread or not content:
+                    content = hash_open_file(fd, seal.algo)
                 self._check(file, fd)
+            if file.hash not in ("", content):
+                self._damaged(f"the content of {file.path} is not what was reported")
             return FileEntry(file.path, file.size, content)
 
         return run_all(hash_one, seal.files, HASH_THREADS)
 
-    def _sync_files(self, seal: Seal, entries: list[FileEntry], listing: Listing) -> None:
+    def _sync_files(self, seal: StageSeal, entries: list[FileEntry], listing: TreeListing) -> None:
         if not self._sync:
             return
 
@@ -271,7 +338,7 @@ class _Commit:
             run_all(sync_one, files, SYNC_THREADS)
 
     @contextlib.contextmanager
-    def _set_aside_on_error(self, seal: Seal, entries: list[FileEntry]) -> Iterator[None]:
+    def _set_aside_on_error(self, seal: StageSeal, entries: list[FileEntry]) -> Iterator[None]:
         """After a failed fsync the kernel may have dropped the data and will call the next fsync a success.
 
         So the stage gets another name, under which only a copy of it can be committed, and its hashes are kept to
@@ -318,7 +385,7 @@ class _Commit:
             raise
         return written
 
-    def _sync_directories(self, seal: Seal, entries: list[FileEntry], listing: Listing) -> None:
+    def _sync_directories(self, seal: StageSeal, entries: list[FileEntry], listing: TreeListing) -> None:
         if not self._sync:
             return
         with self._set_aside_on_error(seal, entries):
@@ -403,22 +470,26 @@ def sweep(trial_dir: Path, keep_stages: set[str], *, up_to: int) -> Swept:
             over, and whoever sweeps has not noticed yet; or the records of that attempt were lost.
     """
     try:
-        with os.scandir(trial_dir) as found:
-            entries = [entry for entry in found if names.is_temporary(entry.name)]
+        place = open_directory(trial_dir)
     except FileNotFoundError:
         return Swept([], [])
     except OSError as error:
         raise storage_error(error, f"listing {trial_dir}") from error
     swept = Swept([], [])
-    for entry in sorted(entries, key=lambda entry: entry.name):
-        if entry.name.removesuffix(names.RESYNC) in keep_stages or not entry.is_dir(follow_symlinks=False):
-            continue
-        if names.attempt_of(entry.name) > up_to:
-            swept.spared.append(entry.name)
-            continue
-        try:
-            remove_tree(entry.path)
-        except OSError:
-            continue
-        swept.removed.append(entry.name)
+    try:
+        for name in sorted(filter(names.is_temporary, os.listdir(place))):
+            if name.removesuffix(names.RESYNC) in keep_stages:
+                continue
+            if names.attempt_of(name) > up_to:
+                swept.spared.append(name)
+                continue
+            try:
+                remove_below(place, name)
+            except OSError:  # not a directory, or it cannot be removed now
+                continue
+            swept.removed.append(name)
+    except OSError as error:
+        raise storage_error(error, f"listing {trial_dir}") from error
+    finally:
+        os.close(place)
     return swept

@@ -15,7 +15,7 @@ import os
 
 from holdfast.checkpoints.manifest import ALGORITHM, FileEntry, new_hasher
 from holdfast.checkpoints.syscalls import clone, reserve
-from holdfast.checkpoints.tree import BUFFER_BYTES, Listing, hash_open_file, run_all
+from holdfast.checkpoints.tree import BUFFER_BYTES, TreeListing, hash_open_file, run_all
 from holdfast.errors import InvalidInputError
 from holdfast.storage.crashpoint import crashpoint
 
@@ -32,7 +32,7 @@ class _Changed(Exception):
 
 
 def copy_tree(
-    source: str, target: str, listing: Listing, *, algo: str = ALGORITHM, hash_clones: bool = True
+    source: str, target: str, listing: TreeListing, *, algo: str = ALGORITHM, hash_clones: bool = True
 ) -> list[FileEntry]:
     """Copy what ``listing`` names into the existing directory ``target``; the files, sorted by path.
 

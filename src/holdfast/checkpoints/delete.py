@@ -14,10 +14,10 @@ from typing import NoReturn
 
 from holdfast.checkpoints import names
 from holdfast.checkpoints.manifest import BadManifest, decode
-from holdfast.checkpoints.tree import remove_tree, storage_error
-from holdfast.errors import InternalError, StorageError
+from holdfast.checkpoints.tree import storage_error
+from holdfast.errors import DamageError, InternalError, StorageError
 from holdfast.storage.crashpoint import crashpoint
-from holdfast.storage.local import fsync_dir
+from holdfast.storage.untrusted import kind_of, open_directory, read_regular, remove_below
 
 
 def delete(directory: str | os.PathLike[str]) -> None:
@@ -30,23 +30,35 @@ def delete(directory: str | os.PathLike[str]) -> None:
         StorageError: The file system refused. Calling again later may work.
     """
     path = os.path.abspath(directory)
-    name = os.path.basename(path)
+    parent, name = os.path.split(path)
     if names.index_of(name) is None and not names.is_temporary(name):
         _refuse(path, "its name is not one that checkpoints have")
     try:
-        _delete(path, name)
+        # Through the opened directory of the trial, which is one name below the root and no link: nothing that was put
+        # in its place can lead a deletion elsewhere.
+        place = open_directory(parent)
+    except FileNotFoundError:
+        return
+    except NotADirectoryError:
+        _refuse(path, f"{parent} is {kind_of(parent)}")
     except OSError as error:
-        if _is_held_open(_trash_of(path, name)):
+        raise storage_error(error, f"deleting {path}") from error
+    try:
+        _delete(place, path, name)
+    except OSError as error:
+        if _is_held_open(f"{parent}/{_trash_of(name)}"):
             raise StorageError(
                 f"{path} is no checkpoint any more, but some process has files of it open, and a network file system "
                 "keeps those for as long. What is left is removed later, or when the experiment is restored."
             ) from error
         raise storage_error(error, f"deleting {path}") from error
+    finally:
+        os.close(place)
 
 
-def _trash_of(path: str, name: str) -> str:
+def _trash_of(name: str) -> str:
     """The directory's last name, made from the one that it had, so that a repeated deletion finds it."""
-    return path if name.startswith(".trash-") else f"{os.path.dirname(path)}/.trash-{zlib.crc32(name.encode()):08x}"
+    return name if name.startswith(".trash-") else f".trash-{zlib.crc32(name.encode()):08x}"
 
 
 def _is_held_open(trash: str) -> bool:
@@ -55,42 +67,50 @@ def _is_held_open(trash: str) -> bool:
     return bool(left) and all(names.is_kept_for_readers(name) for name in left)
 
 
-def _delete(path: str, name: str) -> None:
-    parent = os.path.dirname(path)
-    trash = _trash_of(path, name)
+def _delete(place: int, path: str, name: str) -> None:
+    trash = _trash_of(name)
     try:
-        facts = os.lstat(path)
+        facts = os.stat(name, dir_fd=place, follow_symlinks=False)
     except FileNotFoundError:
         pass
     else:
         if not stat.S_ISDIR(facts.st_mode):
             _refuse(path, "it is not a directory")
         if names.index_of(name) is not None:
-            _remove_manifest(path)
+            _remove_manifest(place, path, name)
         crashpoint("D2.after")
-        if trash != path:
-            remove_tree(trash)
-            os.rename(path, trash)
+        if trash != name:
+            remove_below(place, trash)
+            os.rename(name, trash, src_dir_fd=place, dst_dir_fd=place)
     crashpoint("D4.after")
-    remove_tree(trash)
-    if os.path.isdir(parent):
-        fsync_dir(parent)
+    remove_below(place, trash)
+    os.fsync(place)
 
 
-def _remove_manifest(path: str) -> None:
+def _remove_manifest(place: int, path: str, name: str) -> None:
     """From here on it is no checkpoint; the mark, put there in the same step, says that it was one of ours."""
-    manifest = f"{path}/{names.MANIFEST}"
+    directory = open_directory(name, within=place)
     try:
-        with open(manifest, "rb") as file:
-            decode(file.read())
+        try:
+            decode(read_regular(names.MANIFEST, within=directory))
+        except FileNotFoundError:
+            if not _has(directory, names.TRASH_MARK):
+                _refuse(path, "it has no manifest, so it is not known to be a checkpoint")
+        except (BadManifest, DamageError) as error:
+            _refuse(path, f"its manifest is not a valid one of ours ({error})")
+        else:
+            os.rename(names.MANIFEST, names.TRASH_MARK, src_dir_fd=directory, dst_dir_fd=directory)
+            os.fsync(directory)
+    finally:
+        os.close(directory)
+
+
+def _has(directory: int, name: str) -> bool:
+    try:
+        os.stat(name, dir_fd=directory, follow_symlinks=False)
     except FileNotFoundError:
-        if not os.path.exists(f"{path}/{names.TRASH_MARK}"):
-            _refuse(path, "it has no manifest, so it is not known to be a checkpoint")
-    except BadManifest as error:
-        _refuse(path, f"its manifest is not a valid one of ours ({error})")
-    else:
-        os.rename(manifest, f"{path}/{names.TRASH_MARK}")
-        fsync_dir(path)
+        return False
+    return True
 
 
 def _refuse(path: str, why: str) -> NoReturn:

@@ -58,7 +58,7 @@ class JobThreads(Generic[J, R]):
         """Take a job; its outcome follows exactly once, unless this is closed without waiting."""
         with self._changed:
             if self._closed:
-                raise InternalError(f"the checkpoint keeper is closed and cannot take {job}")
+                raise InternalError(f"the threads for checkpoint jobs are closed and cannot take {job}")
             self._pending += 1
             if job.n in self._waiting:
                 self._waiting[job.n].append(job)
@@ -69,7 +69,7 @@ class JobThreads(Generic[J, R]):
                 self._changed.notify()
                 return
             # A daemon: a disk that never answers must not keep the driver from ending.
-            thread = threading.Thread(target=self._work, name="holdfast-keeper", daemon=True)
+            thread = threading.Thread(target=self._work, name="holdfast-job", daemon=True)
             self._threads.append(thread)
             thread.start()
 

@@ -15,6 +15,7 @@ from typing import Any, Protocol, TypeVar
 import msgspec
 
 from holdfast.errors import InvalidTypeError
+from holdfast.space.naming import is_inside
 
 FORMAT = 1
 ALGORITHM = "xxh3-128"
@@ -107,11 +108,6 @@ def validate(manifest: Manifest) -> None:
         raise BadManifest(f"its total of {manifest.total} bytes is not the sum of its files")
 
 
-def is_inside(path: str) -> bool:
-    """Whether this is a plain relative path below a directory."""
-    return "\0" not in path and all(part not in ("", ".", "..") for part in path.split("/"))
-
-
 Record = TypeVar("Record", bound=msgspec.Struct)
 
 _MARK = b',"self":"'
@@ -136,7 +132,7 @@ def open_json(data: bytes, kind: type[Record]) -> Record:
         raise BadManifest("its content does not match its own checksum")
     try:
         return msgspec.json.decode(body, type=kind)
-    except msgspec.DecodeError as error:
+    except (ValueError, RecursionError) as error:
         raise BadManifest(f"it is not one of ours: {error}") from None
 
 

@@ -13,15 +13,19 @@ from __future__ import annotations
 
 import contextlib
 import os
+import stat
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
 
 from holdfast.checkpoints import names
 from holdfast.checkpoints.copying import copy_tree
-from holdfast.checkpoints.manifest import ALGORITHM, BadManifest, FileEntry, decode, is_inside, open_json, seal_json
-from holdfast.checkpoints.tree import Listing, remove_quietly, scan, storage_error
+from holdfast.checkpoints.manifest import ALGORITHM, BadManifest, FileEntry, decode, open_json, seal_json
+from holdfast.checkpoints.metadata import seal_metadata
+from holdfast.checkpoints.tree import TreeListing, read_own_file, remove_quietly, scan, storage_error
 from holdfast.errors import InvalidInputError, StorageError
+from holdfast.space.naming import is_inside
 from holdfast.storage.crashpoint import crashpoint
 
 
@@ -44,7 +48,7 @@ class SealedFile(msgspec.Struct, array_like=True, frozen=True):
     mtime_ns: int = 0
 
 
-class Seal(msgspec.Struct, frozen=True, kw_only=True):
+class StageSeal(msgspec.Struct, frozen=True, kw_only=True):
     """The content of ``.holdfast-seal``."""
 
     format: int = 1
@@ -83,11 +87,15 @@ class Stage:
         crashpoint("L0.after")
         return Path(path)
 
-    def seal(self, path: str | os.PathLike[str]) -> Sealed:
+    def seal(self, path: str | os.PathLike[str], hashes: Mapping[str, str] | None = None) -> Sealed:
         """Make what is in ``path`` now ready to be committed.
 
         A directory from ``new_directory`` is renamed: further writes by its path fail. Any other directory is copied
         and left as it is, and may be used again at once.
+
+        Args:
+            path: The directory.
+            hashes: Of files whose content the caller knows, so that damage between now and the commit is noticed.
 
         Durability: the files are complete under the root and survive the death of any process. They survive a loss of
         power only once the driver has committed them.
@@ -98,15 +106,22 @@ class Stage:
             StorageFullError: If there is no space. Nothing partial is left; calling again later may work.
             StorageError: If the file system fails in another way.
         """
+        return self._seal(path, move=True, hashes=hashes or {})
+
+    def seal_copy(self, path: str | os.PathLike[str]) -> Sealed:
+        """The same, but a directory from ``new_directory`` is copied, too, and stays as it is."""
+        return self._seal(path, move=False, hashes={})
+
+    def _seal(self, path: str | os.PathLike[str], *, move: bool, hashes: Mapping[str, str]) -> Sealed:
         source = os.path.realpath(path)
         parent, name = os.path.split(source)
-        ours = parent == os.path.realpath(self._dir) and names.is_stage(name, self._attempt)
+        ours = move and parent == os.path.realpath(self._dir) and names.is_stage(name, self._attempt)
         self._check_source(source, os.fspath(path), ours)
         try:
             if ours:
                 listing = scan(source, follow=False)
                 if _is_plain(listing):
-                    return self._seal_in_place(source, listing)
+                    return self._seal_in_place(source, listing, hashes)
             sealed = self._seal_copy(source, os.fspath(path))
         except StorageError:
             raise
@@ -117,7 +132,13 @@ class Stage:
         return sealed
 
     def _check_source(self, source: str, given: str, ours: bool) -> None:
-        if not os.path.isdir(source):
+        try:
+            is_directory = stat.S_ISDIR(os.stat(source).st_mode)
+        except (FileNotFoundError, NotADirectoryError):
+            is_directory = False
+        except OSError as error:  # nothing is known: it may well be there
+            raise storage_error(error, f"reading the checkpoint directory {given}") from error
+        if not is_directory:
             if ours:
                 raise InvalidInputError(
                     f"the checkpoint directory {given} was already reported. A directory from tune.checkpoint_dir() "
@@ -135,12 +156,12 @@ class Stage:
                 "are stored. Write the checkpoint's files into a sub-directory or a temporary directory instead."
             )
 
-    def _seal_in_place(self, source: str, listing: Listing) -> Sealed:
+    def _seal_in_place(self, source: str, listing: TreeListing, hashes: Mapping[str, str]) -> Sealed:
         _check_names(source, listing)
         if names.MANIFEST in listing.files:
             os.unlink(f"{source}/{names.MANIFEST}")
         files = tuple(
-            SealedFile(rel, facts.st_size, "", facts.st_ino, facts.st_mtime_ns)
+            SealedFile(rel, facts.st_size, hashes.get(rel, ""), facts.st_ino, facts.st_mtime_ns)
             for rel, facts in sorted(listing.files.items())
             if not names.is_internal(rel)
         )
@@ -165,7 +186,9 @@ class Stage:
             raise
 
     def _close(self, stage: str, files: tuple[SealedFile, ...]) -> Sealed:
-        write_seal(stage, Seal(trial=self._trial_id, attempt=self._attempt, files=files))
+        if os.path.exists(f"{stage}/{names.METADATA}"):
+            seal_metadata(stage)
+        write_seal(stage, StageSeal(trial=self._trial_id, attempt=self._attempt, files=files))
         crashpoint("L1.after")
         name = names.sealed_name(os.path.basename(stage))
         os.rename(stage, f"{self._dir}/{name}")
@@ -174,7 +197,7 @@ class Stage:
         return Sealed(name, len(files), total, all(file.hash for file in files))
 
 
-def write_seal(directory: str, seal: Seal) -> None:
+def write_seal(directory: str, seal: StageSeal) -> None:
     """Write ``.holdfast-seal`` into a stage, or replace it; after an error it is as before."""
     path = f"{directory}/{names.NEW_SEAL}"
     try:
@@ -189,15 +212,14 @@ def write_seal(directory: str, seal: Seal) -> None:
         raise
 
 
-def read_seal(directory: str) -> Seal:
+def read_seal(directory: str) -> StageSeal:
     """The seal of a sealed directory.
 
     Raises:
         BadManifest: If it is damaged; after a loss of power it may be cut short or empty.
         FileNotFoundError: If there is none.
     """
-    with open(f"{directory}/{names.SEAL}", "rb") as file:
-        seal = open_json(file.read(), Seal)
+    seal = open_json(read_own_file(f"{directory}/{names.SEAL}"), StageSeal)
     for entry in seal.files:
         if not is_inside(entry.path):
             raise BadManifest(f"the path {entry.path!r} leads out of the checkpoint")
@@ -210,12 +232,12 @@ def _as_sealed(copied: list[FileEntry]) -> tuple[SealedFile, ...]:
     )
 
 
-def _is_plain(listing: Listing) -> bool:
+def _is_plain(listing: TreeListing) -> bool:
     """Whether the files can stay as they are: links lead elsewhere, and a second name lets others write here."""
     return not listing.odd and all(facts.st_nlink == 1 for facts in listing.files.values())
 
 
-def _check_names(source: str, listing: Listing) -> None:
+def _check_names(source: str, listing: TreeListing) -> None:
     """Refuse a user's file in the place of our manifest; a manifest of ours comes along when a checkpoint is copied."""
     if names.MANIFEST not in listing.files:
         return

@@ -8,18 +8,17 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import stat
-import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, NamedTuple, TypeVar
+from typing import NamedTuple, TypeVar
 
 from holdfast.checkpoints import names
 from holdfast.checkpoints.manifest import new_hasher
-from holdfast.errors import StorageError, StorageFullError
+from holdfast.errors import CheckpointDamagedError, DamageError, StorageError, StorageFullError
 from holdfast.storage.local import is_full
+from holdfast.storage.untrusted import first_link, kind_of, open_regular, read_regular, remove_below
 
 # Above the L1 cache, well inside the L2 cache: the bytes are still there when they are hashed and written.
 BUFFER_BYTES = 256 * 1024
@@ -29,7 +28,7 @@ Item = TypeVar("Item")
 Answer = TypeVar("Answer")
 
 
-class Listing(NamedTuple):
+class TreeListing(NamedTuple):
     """What is below a directory, by path relative to it."""
 
     files: dict[str, os.stat_result]
@@ -37,18 +36,18 @@ class Listing(NamedTuple):
     odd: dict[str, str]  # what is neither: its path, and what it is in words
 
 
-def scan(root: str, *, follow: bool) -> Listing:
+def scan(root: str, *, follow: bool) -> TreeListing:
     """List everything below ``root``.
 
     With ``follow``, a link counts as what it points to; otherwise each link is listed as odd.
     """
-    listing = Listing({}, [], {})
+    listing = TreeListing({}, [], {})
     top = os.stat(root)
     _scan(root, "", follow, ((top.st_dev, top.st_ino),), listing)
     return listing
 
 
-def _scan(path: str, prefix: str, follow: bool, above: tuple[tuple[int, int], ...], out: Listing) -> None:
+def _scan(path: str, prefix: str, follow: bool, above: tuple[tuple[int, int], ...], out: TreeListing) -> None:
     with os.scandir(path) as found:
         entries = sorted(found, key=lambda entry: entry.name)
     for entry in entries:
@@ -100,8 +99,24 @@ def hash_open_file(fd: int, algo: str) -> str:
 
 
 def open_own_file(path: str) -> int:
-    """Open a file of a checkpoint for reading; a link in its place is an error, for we never make one."""
-    return os.open(path, os.O_RDONLY | os.O_NOFOLLOW)
+    """Open a file of a checkpoint for reading; a link, a pipe or a device in its place is as good as no file."""
+    try:
+        return open_regular(path)
+    except (DamageError, IsADirectoryError):
+        raise FileNotFoundError(errno.ENOENT, f"it is {kind_of(path)}", path) from None
+
+
+def read_own_file(path: str) -> bytes:
+    """The content of a small file of a checkpoint: its manifest, its seal, its metadata.
+
+    Raises:
+        FileNotFoundError: It is not there, is no regular file, or is far too large for what it is.
+        OSError: It cannot be read.
+    """
+    try:
+        return read_regular(path)
+    except (DamageError, IsADirectoryError) as error:
+        raise FileNotFoundError(errno.ENOENT, str(error), path) from None
 
 
 def run_all(work: Callable[[Item], Answer], items: Sequence[Item], threads: int) -> list[Answer]:
@@ -141,24 +156,15 @@ def remove_tree(path: str) -> None:
 
     Links are removed, never followed.
     """
-    if sys.version_info >= (3, 12):
-        shutil.rmtree(path, onexc=_unlock)
-    else:
-        shutil.rmtree(path, onerror=lambda function, name, info: _unlock(function, name, info[1]))
-
-
-def _unlock(function: Callable[..., Any], name: str, error: BaseException) -> None:
-    """Make the directory that refused writable and go on."""
-    if isinstance(error, FileNotFoundError):
+    parent, name = os.path.split(os.path.abspath(path))
+    try:
+        place = os.open(parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    except FileNotFoundError:
         return
-    refused = os.path.dirname(name) if function in (os.unlink, os.rmdir) else name
-    if not isinstance(error, PermissionError) or os.stat(refused).st_mode & 0o700 == 0o700:
-        raise error
-    os.chmod(refused, 0o700)
-    if refused == name:
-        remove_tree(name)
-    else:
-        function(name)
+    try:
+        remove_below(place, name)
+    finally:
+        os.close(place)
 
 
 def remove_quietly(paths: Iterable[str]) -> None:
@@ -168,6 +174,26 @@ def remove_quietly(paths: Iterable[str]) -> None:
             remove_tree(path)
         except OSError:
             continue
+
+
+def refuse_links(top: str | os.PathLike[str], where: str) -> None:
+    """Refuse a checkpoint that is reached through a link below the experiment's root: it may lie anywhere.
+
+    Args:
+        top: The experiment's root; how the way to it leads is the user's choice.
+        where: The checkpoint's directory, relative to the root.
+
+    Raises:
+        CheckpointDamagedError: The trial's directory or the checkpoint itself is a link.
+    """
+    if link := first_link(top, where):
+        reason = f"{link} is a symbolic link, and nothing is read or removed behind one"
+        raise CheckpointDamagedError(
+            f"the checkpoint {where} of {top} cannot be used: {reason}. Nothing was changed. Put the directory itself "
+            "there; a larger disk can be mounted in its place.",
+            path=os.path.join(top, where),
+            reason=reason,
+        )
 
 
 TRIAL_GONE = "the trial's directory is gone"

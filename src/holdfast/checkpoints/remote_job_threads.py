@@ -1,8 +1,8 @@
 """Lanes: jobs of an experiment in a store, so that what needs only this machine never waits for a network.
 
 When a store does not answer, its uploads hang for minutes. Local commits, by which a newer checkpoint may take the
-place of one that waits, verifications for trials that start, and the removal of local files go on meanwhile; otherwise
-trials would stand still, or fill the disk.
+place of one that waits, verifications for trials that start, and the removal of local files continue meanwhile;
+otherwise trials would stand still, or fill the disk.
 
 Owns the lanes, and that jobs of one checkpoint run one after the other whichever lane they are in. To be used from one
 thread.
@@ -17,31 +17,35 @@ from collections.abc import Callable
 from typing import Union
 
 from holdfast.checkpoints.job_threads import JobThreads
-from holdfast.checkpoints.keeper import Commit, Delete, Job, MirrorJob, MirrorOutcome, Outcome, Verify
+from holdfast.checkpoints.jobs import CommitJob, DeleteJob, Job, MirrorJob, MirrorOutcome, Outcome, VerifyJob
 from holdfast.errors import InternalError
 
 NETWORK_S = 1.0  # for jobs under way when the driver leaves: whatever they leave half done in a store can be repeated
 
 AnyJob = Union[Job, MirrorJob]
 AnyOutcome = Union[Outcome, MirrorOutcome]
+MakeLane = Callable[[Callable[[], None], Callable[[AnyJob], AnyOutcome]], JobThreads[AnyJob, AnyOutcome]]
 
-_NETWORK = (Commit, Verify, Delete)
+_NETWORK = (CommitJob, VerifyJob, DeleteJob)
 
 
-class LaneKeeper:
+class RemoteJobThreads:
     """Does jobs of experiments in stores: uploads, reads and deletions there, and what is done in the mirror.
 
     Args:
         wake: Called from another thread whenever ``drain`` has something to give; must not block.
         perform: Does one job; never raises.
+        lane: Makes the threads of one lane.
     """
 
-    def __init__(self, wake: Callable[[], None], perform: Callable[[AnyJob], AnyOutcome]) -> None:
+    def __init__(
+        self, wake: Callable[[], None], perform: Callable[[AnyJob], AnyOutcome], lane: MakeLane = JobThreads
+    ) -> None:
         self._wake = wake
         self._news = threading.Event()
-        self._here: JobThreads[AnyJob, AnyOutcome] = JobThreads(self._ended, perform)
+        self._here = lane(self._ended, perform)
         self._there: dict[type, JobThreads[AnyJob, AnyOutcome]] = {
-            kind: JobThreads(self._ended, perform) for kind in _NETWORK
+            kind: lane(self._ended, perform) for kind in _NETWORK
         }
         self._at_work: dict[tuple[int, int], AnyJob] = {}  # of each checkpoint, what a lane has
         self._held: dict[tuple[int, int], deque[AnyJob]] = {}  # and what comes after it
@@ -56,9 +60,9 @@ class LaneKeeper:
         return self._there.get(type(job), self._here)
 
     def submit(self, job: AnyJob) -> None:
-        """Take a job; its outcome follows exactly once, unless the keeper is closed without waiting."""
+        """Take a job; its outcome follows exactly once, unless this is closed without waiting."""
         if self._closed:
-            raise InternalError(f"the checkpoint keeper is closed and cannot take {job}")
+            raise InternalError(f"the threads for checkpoint jobs are closed and cannot take {job}")
         key = (job.n, job.index)
         if key in self._at_work:
             self._held.setdefault(key, deque()).append(job)

@@ -6,22 +6,26 @@ Owns what ``Checkpoint`` does differently for a store. Never changes a checkpoin
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
-import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from holdfast.checkpoints import names
-from holdfast.checkpoints.borrowing import reading
-from holdfast.checkpoints.reader import quick_check
-from holdfast.checkpoints.remote import fetch
-from holdfast.checkpoints.tree import remove_quietly
+from holdfast.checkpoints import names, scratch
+from holdfast.checkpoints.checkpoint_reader import quick_check
+from holdfast.checkpoints.metadata import decode_metadata
+from holdfast.checkpoints.read_locks import reading
+from holdfast.checkpoints.remote_checkpoints import fetch
+from holdfast.checkpoints.verified import ensure
 from holdfast.errors import CheckpointDamagedError, InvalidInputError, ObjectMissingError, StorageError
+from holdfast.space.naming import is_inside
 from holdfast.storage.address import LOCAL, is_remote, parse, type_of, within
 from holdfast.storage.store import Fetching, Store
+
+_log = logging.getLogger("holdfast.checkpoints")
 
 
 class StoreFilesystem:
@@ -47,7 +51,7 @@ def is_far(path: str, filesystem: Any) -> bool:
     return is_remote(path)
 
 
-class FarPlace:
+class RemotePlace:
     """Where a checkpoint is in a store."""
 
     def __init__(self, path: str, filesystem: Any = None) -> None:
@@ -72,16 +76,23 @@ class FarPlace:
         """Whether there is anything at all."""
         return bool(self.store.list(f"{self.key}/"))
 
-    def fetch_to(self, directory: Path) -> None:
+    def fetch_to(self, directory: Path, *, digest: str | None = None, verify: bool = True) -> None:
         """Make ``directory``, which must not exist, a copy; verified if the checkpoint has a manifest.
+
+        Args:
+            directory: The copy.
+            digest: What the journal says the manifest's is; then there must be one.
+            verify: Compare the files with the manifest.
 
         Raises:
             CheckpointDamagedError: It is not what was saved.
             StorageError: The store refuses or does not answer.
         """
-        if self.store.stat(f"{self.key}/{names.MANIFEST}") is not None:
-            fetch(self.store, self.key, directory)
+        if verify and (digest or self.store.stat(f"{self.key}/{names.MANIFEST}") is not None):
+            fetch(self.store, self.key, directory, expect_digest=digest)
         else:
+            if verify and names.index_of(self.key) is not None:
+                _log.warning("%s/%s has no manifest: damage cannot be noticed.", self.store.url, self.key)
             self._fetch_unverified(directory)
         with contextlib.suppress(ObjectMissingError):
             (directory / names.METADATA).write_bytes(self.store.get(f"{self.key}/{names.METADATA}"))
@@ -91,40 +102,48 @@ class FarPlace:
         found = self.store.list(f"{self.key}/")
         if not found:
             raise ObjectMissingError(f"there is nothing at {self.store.url}/{self.key}")
-        directory.mkdir(parents=True)
         inside = len(self.key) + 1
+        for stat in found:
+            if not is_inside(stat.key[inside:]):
+                reason = f"the object {stat.key!r} cannot be a file below it"
+                raise CheckpointDamagedError(
+                    f"the checkpoint {self.store.url}/{self.key} cannot be copied: {reason}. Nothing was written.",
+                    path=f"{self.store.url}/{self.key}",
+                    reason=reason,
+                )
+        directory.mkdir(parents=True)
         self.store.fetch([Fetching(stat.key, os.path.join(directory, stat.key[inside:])) for stat in found])
 
     @contextlib.contextmanager
-    def borrowed(self, near: str | None) -> Iterator[str]:
-        """A local directory with the files: the nearest good copy, else a temporary one."""
+    def borrowed(self, near: str | None, *, digest: str | None = None, verify: bool = True) -> Iterator[str]:
+        """A local directory with the files: the nearest good copy, else a temporary one. See ``fetch_to``."""
         if near is not None:
             with reading(near) as kept:
-                if kept and _is_whole(near):
+                if kept and _is_whole(near, digest, verify):
                     yield near
                     return
-        home = tempfile.mkdtemp(prefix="holdfast_checkpoint_")
-        try:
+        with scratch.directory("checkpoint") as home:
             directory = Path(home) / self.key
-            self.fetch_to(directory)
+            self.fetch_to(directory, digest=digest, verify=verify)
             yield str(directory)
-        finally:
-            remove_quietly([home])
 
     def get_metadata(self) -> dict[str, Any]:
         try:
-            found: dict[str, Any] = msgspec.json.decode(self.store.get(f"{self.key}/{names.METADATA}"))
+            data = self.store.get(f"{self.key}/{names.METADATA}")
         except ObjectMissingError:
             return {}
-        return found
+        return decode_metadata(data, f"{self.store.url}/{self.key}")
 
     def set_metadata(self, data: bytes) -> None:
         self.store.put(f"{self.key}/{names.METADATA}", data)
 
 
-def _is_whole(directory: str) -> bool:
+def _is_whole(directory: str, digest: str | None, verify: bool) -> bool:
     try:
-        quick_check(directory)
+        if verify:
+            ensure(directory, digest)
+        else:
+            quick_check(directory)
     except (CheckpointDamagedError, StorageError):
         return False
-    return True
+    return os.path.exists(f"{directory}/{names.MANIFEST}")

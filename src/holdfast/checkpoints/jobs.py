@@ -9,18 +9,19 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from pathlib import Path
-from typing import Union
+from typing import Any, Union
 
 import msgspec
 
 from holdfast.checkpoints.commit import commit
 from holdfast.checkpoints.delete import delete
 from holdfast.checkpoints.job_threads import JobThreads
-from holdfast.checkpoints.reader import verify
-from holdfast.errors import CheckpointDamagedError, InternalError, StorageFullError
+from holdfast.checkpoints.tree import refuse_links
+from holdfast.checkpoints.verified import read_through
+from holdfast.errors import CheckpointDamagedError, StorageFullError
 
 
-class Commit(msgspec.Struct, frozen=True):
+class CommitJob(msgspec.Struct, frozen=True):
     """Finish the commit of a sealed stage of trial number ``n``."""
 
     n: int
@@ -29,9 +30,12 @@ class Commit(msgspec.Struct, frozen=True):
     sealed_name: str
     trial_id: str
     attempt: int
+    facts: dict[str, Any] = {}
+    """What the manifest tells of the report that the checkpoint came with."""
+    inherited: bool = False  # it was staged under another driver: perhaps before a loss of power
 
 
-class Verify(msgspec.Struct, frozen=True):
+class VerifyJob(msgspec.Struct, frozen=True):
     """Read a checkpoint and compare it with the journal's digest."""
 
     n: int
@@ -40,7 +44,7 @@ class Verify(msgspec.Struct, frozen=True):
     digest: str
 
 
-class Delete(msgspec.Struct, frozen=True):
+class DeleteJob(msgspec.Struct, frozen=True):
     """Delete a checkpoint, or the stage that would have become one."""
 
     n: int
@@ -49,7 +53,7 @@ class Delete(msgspec.Struct, frozen=True):
     stage: str = ""
 
 
-class Prepare(msgspec.Struct, frozen=True):
+class PrepareJob(msgspec.Struct, frozen=True):
     """Commit a sealed stage in the mirror of a store, and read it back: that needs no network."""
 
     n: int
@@ -58,9 +62,10 @@ class Prepare(msgspec.Struct, frozen=True):
     sealed_name: str
     trial_id: str
     attempt: int
+    facts: dict[str, Any] = {}
 
 
-class Discard(msgspec.Struct, frozen=True):
+class DiscardJob(msgspec.Struct, frozen=True):
     """Delete from the mirror what will never be in the store, because a newer checkpoint has taken its place."""
 
     n: int
@@ -69,7 +74,7 @@ class Discard(msgspec.Struct, frozen=True):
     stage: str
 
 
-class Prune(msgspec.Struct, frozen=True):
+class PruneJob(msgspec.Struct, frozen=True):
     """Delete from the mirror the copy of a checkpoint that the store has, unless somebody reads it."""
 
     n: int
@@ -148,10 +153,10 @@ class MirrorFailed(msgspec.Struct, frozen=True):
     message: str
 
 
-Job = Union[Commit, Verify, Delete]
+Job = Union[CommitJob, VerifyJob, DeleteJob]
 Outcome = Union[CommitDone, CommitFailed, VerifyDone, VerifyFailed, DeleteDone, DeleteFailed]
 
-MirrorJob = Union[Prepare, Discard, Prune]
+MirrorJob = Union[PrepareJob, DiscardJob, PruneJob]
 """What an experiment in a store needs besides, on this machine alone."""
 
 MirrorOutcome = Union[PrepareDone, DiscardDone, PruneDone, MirrorFailed]
@@ -160,18 +165,23 @@ MirrorOutcome = Union[PrepareDone, DiscardDone, PruneDone, MirrorFailed]
 def perform(job: Job, *, sync: bool = True) -> Outcome:
     """Do one job; whatever goes wrong is in the outcome."""
     try:
-        if isinstance(job, Commit):
+        if isinstance(job, CommitJob):
             done = commit(
                 Path(job.trial_dir),
                 job.sealed_name,
                 job.index,
                 trial_id=job.trial_id,
                 attempt=job.attempt,
+                metadata=job.facts,
                 sync=sync,
+                reread=job.inherited,
             )
             return CommitDone(job.n, job.index, done.digest, done.bytes, done.files)
-        if isinstance(job, Verify):
-            verify(job.directory, expect_digest=job.digest)
+        if isinstance(job, VerifyJob):
+            trial_dir, name = os.path.split(os.path.abspath(job.directory))
+            top, folder = os.path.split(trial_dir)
+            refuse_links(top, f"{folder}/{name}")
+            read_through(job.directory, job.digest)
             return VerifyDone(job.n, job.index)
         delete_local(job)
         return DeleteDone(job.n, job.index)
@@ -179,7 +189,7 @@ def perform(job: Job, *, sync: bool = True) -> Outcome:
         return failed(job, error)
 
 
-def delete_local(job: Delete | Discard) -> None:
+def delete_local(job: DeleteJob | DiscardJob) -> None:
     """Delete what is on this machine; raises as ``delete`` does."""
     delete(job.directory)
     if job.stage:
@@ -190,9 +200,9 @@ def failed(job: Job, error: BaseException) -> Outcome:
     """The outcome of a job that ended with an exception."""
     damaged = isinstance(error, CheckpointDamagedError)
     message = reason_of(error)
-    if isinstance(job, Commit):
+    if isinstance(job, CommitJob):
         return CommitFailed(job.n, job.index, damaged, isinstance(error, StorageFullError), message)
-    if isinstance(job, Verify):
+    if isinstance(job, VerifyJob):
         return VerifyFailed(job.n, job.index, damaged, message)
     # This one is journaled too, once it was tried often enough.
     return DeleteFailed(job.n, job.index, message.replace(os.path.dirname(os.path.abspath(job.directory)) + "/", ""))
@@ -204,44 +214,14 @@ def reason_of(error: BaseException) -> str:
     return error.reason if isinstance(error, CheckpointDamagedError) else str(error) or type(error).__name__
 
 
-class CheckpointKeeper(JobThreads[Job, Outcome]):
+class CheckpointJobThreads(JobThreads[Job, Outcome]):
     """Does jobs in a few threads. Jobs of one trial run in the order in which they were submitted, so its checkpoints
     appear in order and a deletion never overtakes the commit before it.
 
     Args:
-        wake: Called from a thread of the keeper whenever ``drain`` has something to give; must not block.
+        wake: Called from one of the threads whenever ``drain`` has something to give; must not block.
         perform: Does one job; never raises.
     """
 
     def __init__(self, wake: Callable[[], None], perform: Callable[[Job], Outcome] = perform) -> None:
         super().__init__(wake, perform)
-
-
-class SyncKeeper:
-    """Does each job at once in the caller's thread, and commits without fsync: real files, no concurrency.
-
-    Args:
-        wake: Called when ``drain`` has something to give.
-    """
-
-    def __init__(self, wake: Callable[[], None] = lambda: None) -> None:
-        self._wake = wake
-        self._outcomes: list[Outcome] = []
-        self._closed = False
-
-    def submit(self, job: Job) -> None:
-        if self._closed:
-            raise InternalError(f"the checkpoint keeper is closed and cannot take {job}")
-        self._outcomes.append(perform(job, sync=False))
-        self._wake()
-
-    def drain(self) -> list[Outcome]:
-        outcomes, self._outcomes = self._outcomes, []
-        return outcomes
-
-    @property
-    def pending(self) -> int:
-        return 0
-
-    def close(self, wait: bool = True, running_s: float = 0.0) -> None:
-        self._closed = True

@@ -1,35 +1,34 @@
-"""What ``Checkpoint`` does to files: copies for the user, and metadata.
+"""Copies of a checkpoint for the user.
 
-Owns the lock by which concurrent copies into one directory become one, and ``.metadata.json``. Never leaves a
-directory with a part of a copy, and never changes a checkpoint's own files.
+Owns the lock by which concurrent copies into one directory become one. Never leaves a directory with a part of a copy,
+and never changes a checkpoint's own files.
 """
 
 from __future__ import annotations
 
 import contextlib
 import fcntl
-import json
 import os
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from holdfast.checkpoints import names
+from holdfast.checkpoints.checkpoint_reader import check_names
 from holdfast.checkpoints.copying import copy_tree
 from holdfast.checkpoints.manifest import ALGORITHM, FileEntry, Manifest, new_hasher
-from holdfast.checkpoints.reader import read_manifest
-from holdfast.checkpoints.tree import Listing, remove_quietly, scan, storage_error
-from holdfast.errors import CheckpointDamagedError, InvalidInputError, InvalidTypeError, StorageError
-from holdfast.storage.local import write_atomic
+from holdfast.checkpoints.tree import TreeListing, remove_quietly, scan, storage_error
+from holdfast.checkpoints.verified import inspect
+from holdfast.errors import CheckpointDamagedError, InvalidInputError, StorageError
 
 
-def export(source: str, target: str, *, token: str) -> str:
+def export(source: str, target: str, *, token: str, verify: bool = True) -> str:
     """Copy the user's files of the checkpoint ``source`` into ``target``.
 
     Args:
         token: Names the copy. A caller that had to wait for another one with the same token and target takes that
             one's copy for its own.
+        verify: Compare each file with the manifest while it is copied.
     """
     if os.path.realpath(target) == os.path.realpath(source):
         return target
@@ -39,8 +38,10 @@ def export(source: str, target: str, *, token: str) -> str:
         raise InvalidInputError(f"{target} is not a directory: choose another path for the copy of the checkpoint")
     try:
         with _alone(target, token) as shared:
-            if not shared:
+            if not shared and verify:
                 _copy_into(source, target)
+            elif not shared:
+                _copy_into(source, target, verify=False)
     except StorageError:
         raise
     except OSError as error:
@@ -86,12 +87,15 @@ def _lock_path(target: str) -> str:
     return os.path.join(tempfile.gettempdir(), f"holdfast_{os.getuid()}_{hasher.hexdigest()[:16]}.lock")
 
 
-def _copy_into(source: str, target: str) -> None:
-    listing = scan(source, follow=True)
+def _copy_into(source: str, target: str, *, verify: bool = True) -> None:
+    manifest = inspect(source) if verify else None
+    saved = manifest is not None or names.index_of(os.path.basename(source)) is not None
+    listing = scan(source, follow=not saved)  # there is no link in what we have saved
+    if manifest is not None:
+        check_names(Path(source), manifest, listing)
     for rel, what in listing.odd.items():
         raise InvalidInputError(f"{rel!r} in the checkpoint {source} {what}, so it cannot be copied")
-    manifest = _manifest_of(source)
-    if manifest is not None:
+    if saved:
         for rel in (names.MANIFEST, names.SEAL, names.NEW_SEAL):
             listing.files.pop(rel, None)
     merge = os.path.isdir(target)
@@ -109,16 +113,6 @@ def _copy_into(source: str, target: str) -> None:
         remove_quietly([part])
 
 
-def _manifest_of(source: str) -> Manifest | None:
-    """The manifest of a saved checkpoint; None for a directory of the user's own."""
-    try:
-        return read_manifest(Path(source))
-    except CheckpointDamagedError:
-        if os.path.exists(f"{source}/{names.MANIFEST}") and names.index_of(os.path.basename(source)) is not None:
-            raise
-        return None
-
-
 def _compare(source: str, manifest: Manifest, copied: list[FileEntry]) -> None:
     found = {entry.path: entry for entry in copied}
     for entry in manifest.files:
@@ -131,55 +125,8 @@ def _compare(source: str, manifest: Manifest, copied: list[FileEntry]) -> None:
             )
 
 
-def _move_files(part: str, target: str, listing: Listing) -> None:
+def _move_files(part: str, target: str, listing: TreeListing) -> None:
     for rel in listing.dirs:
         os.makedirs(f"{target}/{rel}", exist_ok=True)
     for rel in listing.files:
         os.replace(f"{part}/{rel}", f"{target}/{rel}")
-
-
-def read_metadata(directory: str) -> dict[str, Any]:
-    """The metadata of a checkpoint: what was set last, else what it was committed with, else nothing."""
-    path = f"{directory}/{names.METADATA}"
-    try:
-        with open(path, "rb") as file:
-            data = json.load(file)
-    except FileNotFoundError:
-        manifest = _manifest_of(directory) if os.path.isdir(directory) else None
-        return dict(manifest.meta) if manifest else {}
-    except OSError as error:
-        raise storage_error(error, f"reading {path}") from error
-    except ValueError as error:
-        data = error
-    if not isinstance(data, dict):
-        reason = f"{names.METADATA} is not a JSON object"
-        raise CheckpointDamagedError(
-            f"the metadata of the checkpoint {directory} is damaged: {reason}. The checkpoint's files are not "
-            "affected: call set_metadata() to replace the metadata.",
-            path=directory,
-            reason=reason,
-        )
-    return data
-
-
-def encode_metadata(metadata: dict[str, Any]) -> bytes:
-    """The content of ``.metadata.json``."""
-    if not isinstance(metadata, dict):
-        raise InvalidTypeError(f"checkpoint metadata is a dict, not {type(metadata).__name__}: {metadata!r:.80}")
-    try:
-        return json.dumps(metadata).encode()
-    except (TypeError, ValueError) as error:
-        raise InvalidTypeError(
-            f"checkpoint metadata cannot be written as JSON: {error}. Use strings, numbers, booleans, lists and dicts, "
-            "and put anything else into a file of the checkpoint."
-        ) from None
-
-
-def write_metadata(directory: str, metadata: dict[str, Any]) -> None:
-    """Replace ``.metadata.json``; a reader sees the old or the new one."""
-    data = encode_metadata(metadata)
-    path = f"{directory}/{names.METADATA}"
-    try:
-        write_atomic(path, data)
-    except OSError as error:
-        raise storage_error(error, f"writing {path}") from error

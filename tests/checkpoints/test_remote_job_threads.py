@@ -10,15 +10,15 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoints.job_threads import MAX_JOBS_AT_ONCE
-from holdfast.checkpoints.keeper import Commit, Delete, Discard, Prepare, Prune, Verify
-from holdfast.checkpoints.lanes import LaneKeeper
+from holdfast.checkpoints.jobs import CommitJob, DeleteJob, DiscardJob, PrepareJob, PruneJob, VerifyJob
+from holdfast.checkpoints.remote_job_threads import RemoteJobThreads
 from holdfast.errors import InternalError
 
 DEADLINE_S = 20.0
 
 
-def commit(n: int, index: int) -> Commit:
-    return Commit(n, index, "", "", "", 0)
+def commit(n: int, index: int) -> CommitJob:
+    return CommitJob(n, index, "", "", "", 0)
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -37,7 +37,7 @@ class Store:
 
     def perform(self, job: Any) -> Any:
         self.begun.append(job)
-        if isinstance(job, Commit | Delete):
+        if isinstance(job, CommitJob | DeleteJob):
             assert self.opened.wait(DEADLINE_S)
         return job
 
@@ -49,7 +49,7 @@ def store() -> Iterator[Store]:
     store.opened.set()
 
 
-def drain(keeper: LaneKeeper, count: int) -> list[Any]:
+def drain(keeper: RemoteJobThreads, count: int) -> list[Any]:
     found: list[Any] = []
 
     def enough() -> bool:
@@ -61,11 +61,11 @@ def drain(keeper: LaneKeeper, count: int) -> list[Any]:
 
 
 def test_a_store_that_hangs_holds_up_nothing_that_needs_this_machine_alone(store: Store) -> None:
-    keeper = LaneKeeper(lambda: None, store.perform)
+    keeper = RemoteJobThreads(lambda: None, store.perform)
     for n in range(2 * MAX_JOBS_AT_ONCE):
         keeper.submit(commit(n, 0))
-        keeper.submit(Delete(n, 1, ""))
-    local = [Prepare(0, 2, "", "", "", 0), Verify(0, 3, "", ""), Discard(0, 4, "", ""), Prune(0, 5, "")]
+        keeper.submit(DeleteJob(n, 1, ""))
+    local = [PrepareJob(0, 2, "", "", "", 0), VerifyJob(0, 3, "", ""), DiscardJob(0, 4, "", ""), PruneJob(0, 5, "")]
     for job in local:
         keeper.submit(job)
     assert sorted(map(str, drain(keeper, len(local)))) == sorted(map(str, local))
@@ -75,8 +75,8 @@ def test_a_store_that_hangs_holds_up_nothing_that_needs_this_machine_alone(store
 
 
 def test_jobs_of_one_checkpoint_run_one_after_the_other_in_whichever_lane(store: Store) -> None:
-    keeper = LaneKeeper(lambda: None, store.perform)
-    jobs = [commit(0, 0), Prune(0, 0, ""), Verify(0, 0, "", ""), Delete(0, 0, "")]
+    keeper = RemoteJobThreads(lambda: None, store.perform)
+    jobs = [commit(0, 0), PruneJob(0, 0, ""), VerifyJob(0, 0, "", ""), DeleteJob(0, 0, "")]
     for job in jobs:
         keeper.submit(job)
     wait_for(lambda: bool(store.begun))
@@ -88,14 +88,14 @@ def test_jobs_of_one_checkpoint_run_one_after_the_other_in_whichever_lane(store:
 
 
 def test_what_has_not_begun_can_be_withdrawn_wherever_it_waits(store: Store) -> None:
-    keeper = LaneKeeper(lambda: None, store.perform)
+    keeper = RemoteJobThreads(lambda: None, store.perform)
     running = [commit(n, 0) for n in range(MAX_JOBS_AT_ONCE)]
     for job in running:
         keeper.submit(job)
     wait_for(lambda: len(store.begun) == MAX_JOBS_AT_ONCE)
     behind = commit(0, 1)  # another job of its trial
     no_thread = commit(9, 0)
-    held = Prune(9, 0, "")  # another job of its checkpoint
+    held = PruneJob(9, 0, "")  # another job of its checkpoint
     for job in (behind, no_thread, held):
         keeper.submit(job)
     for job in (behind, held, no_thread):
@@ -114,9 +114,9 @@ def test_what_has_not_begun_can_be_withdrawn_wherever_it_waits(store: Store) -> 
 
 
 def test_closing_without_waiting_leaves_a_store_that_hangs_behind(store: Store) -> None:
-    keeper = LaneKeeper(lambda: None, store.perform)
+    keeper = RemoteJobThreads(lambda: None, store.perform)
     keeper.submit(commit(0, 0))
-    keeper.submit(Prune(0, 0, ""))
+    keeper.submit(PruneJob(0, 0, ""))
     wait_for(lambda: len(store.begun) == 1)
     keeper.close(wait=False, running_s=0.01)
     with pytest.raises(InternalError, match="closed"):

@@ -1,4 +1,4 @@
-"""Jobs of the checkpoint keeper for an experiment in a store.
+"""Performs checkpoint jobs of an experiment in a remote store.
 
 Each job is done in the mirror first, by the local code, and then in the store. Owns which of the two tiers is asked for
 what. Decides nothing: a failure becomes an outcome with its reason.
@@ -11,37 +11,37 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.checkpoints import names
-from holdfast.checkpoints.borrowing import remove_copy
+from holdfast.checkpoints.checkpoint_reader import verify
 from holdfast.checkpoints.commit import Committed, recover
-from holdfast.checkpoints.keeper import (
-    Commit,
+from holdfast.checkpoints.jobs import (
     CommitDone,
-    Delete,
+    CommitJob,
     DeleteDone,
-    Discard,
+    DeleteJob,
     DiscardDone,
+    DiscardJob,
     Job,
     MirrorFailed,
     MirrorJob,
     MirrorOutcome,
     Outcome,
-    Prepare,
     PrepareDone,
-    Prune,
+    PrepareJob,
     PruneDone,
-    Verify,
+    PruneJob,
     VerifyDone,
+    VerifyJob,
     delete_local,
     failed,
     reason_of,
 )
-from holdfast.checkpoints.reader import verify
-from holdfast.checkpoints.remote import delete_remote, ensure_local, find_uploaded, give_up, upload
+from holdfast.checkpoints.read_locks import remove_copy
+from holdfast.checkpoints.remote_checkpoints import delete_remote, ensure_local, find_uploaded, give_up, upload
 from holdfast.errors import CheckpointDamagedError, InternalError, StorageError, StorageFullError
 from holdfast.storage.store import Store
 
 
-class Depot:
+class RemoteJobPerformer:
     """Does jobs in the mirror below ``root`` and in the store that it is shipped to.
 
     Attributes:
@@ -55,18 +55,18 @@ class Depot:
 
     def perform(self, job: Job | MirrorJob) -> Outcome | MirrorOutcome:
         """Do one job; whatever goes wrong is in the outcome."""
-        if isinstance(job, Prepare | Discard | Prune):
+        if isinstance(job, PrepareJob | DiscardJob | PruneJob):
             return self._in_mirror(job)
         trouble: StorageError | None = None
         try:
             match job:
-                case Commit():
+                case CommitJob():
                     done = self._commit(job)
                     return CommitDone(job.n, job.index, done.digest, done.bytes, done.files)
-                case Verify():
+                case VerifyJob():
                     ensure_local(self._store, self._key(job.directory), Path(job.directory), expect_digest=job.digest)
                     return VerifyDone(job.n, job.index)
-                case Delete():
+                case DeleteJob():
                     delete_remote(self._store, self._key(job.directory))
                     _remove_unread(job.directory)
                     delete_local(job)
@@ -79,7 +79,7 @@ class Depot:
             if self.on_end is not None:
                 self.on_end(job, trouble)
 
-    def _commit(self, job: Commit) -> Committed:
+    def _commit(self, job: CommitJob) -> Committed:
         directory = _directory(job)
         key = self._key(str(directory))
         if _recover(job) is None:
@@ -97,12 +97,12 @@ class Depot:
     def _in_mirror(self, job: MirrorJob) -> MirrorOutcome:
         try:
             match job:
-                case Prepare():
+                case PrepareJob():
                     return PrepareDone(job.n, job.index, whole=_prepare(job))
-                case Discard():
+                case DiscardJob():
                     delete_local(job)
                     return DiscardDone(job.n, job.index)
-                case Prune():
+                case PruneJob():
                     _remove_unread(job.directory)
                     return PruneDone(job.n, job.index)
         except BaseException as error:
@@ -113,17 +113,24 @@ class Depot:
         return os.path.relpath(directory, self._root).replace(os.sep, "/")
 
 
-def _directory(job: Commit | Prepare) -> Path:
+def _directory(job: CommitJob | PrepareJob) -> Path:
     return Path(job.trial_dir) / names.checkpoint_name(job.index)
 
 
-def _recover(job: Commit | Prepare) -> Committed | None:
+def _recover(job: CommitJob | PrepareJob) -> Committed | None:
     """The local commit, done now or before; None if there is nothing here to make it of."""
     Path(job.trial_dir).mkdir(parents=True, exist_ok=True)  # in a mirror that was just made it may be missing
-    return recover(Path(job.trial_dir), job.sealed_name, job.index, trial_id=job.trial_id, attempt=job.attempt)
+    return recover(
+        Path(job.trial_dir),
+        job.sealed_name,
+        job.index,
+        trial_id=job.trial_id,
+        attempt=job.attempt,
+        metadata=job.facts,
+    )
 
 
-def _prepare(job: Prepare) -> bool:
+def _prepare(job: PrepareJob) -> bool:
     local = _recover(job)
     if local is None:
         return False

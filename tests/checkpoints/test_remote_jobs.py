@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 from checkpoint_trial import FILES, Trial
 
-from holdfast.checkpoints.depot import Depot
-from holdfast.checkpoints.keeper import Commit, CommitDone, CommitFailed
-from holdfast.checkpoints.remote import fetch
+from holdfast.checkpoints.jobs import CommitDone, CommitFailed, CommitJob
+from holdfast.checkpoints.remote_checkpoints import fetch
+from holdfast.checkpoints.remote_jobs import RemoteJobPerformer
 from holdfast.storage.store import Sending
 from holdfast.testing.memory_store import MemoryStore
 
@@ -34,8 +34,8 @@ def trial(mirror: Path) -> Trial:
     return Trial(mirror / "trial")
 
 
-def commit_job(trial: Trial, index: int = 0, sealed: str = "") -> Commit:
-    return Commit(0, index, str(trial.dir), sealed or trial.sealed().name, trial.id, trial.attempt)
+def commit_job(trial: Trial, index: int = 0, sealed: str = "") -> CommitJob:
+    return CommitJob(0, index, str(trial.dir), sealed or trial.sealed().name, trial.id, trial.attempt)
 
 
 # --- giving up a commit whose stage went with its machine
@@ -46,14 +46,14 @@ def test_giving_up_a_commit_leaves_a_foreign_checkpoint_as_it_is(
     store: MemoryStore, mirror: Path, trial: Trial, damage: bytes
 ) -> None:
     """The key is another checkpoint's, or one of a later format: its files are all that somebody has."""
-    depot = Depot(store, mirror)
+    depot = RemoteJobPerformer(store, mirror)
     foreign = depot.perform(commit_job(trial))
     assert isinstance(foreign, CommitDone)
     manifest = "trial/checkpoint_000000/_manifest.json"
     store.put(manifest, store.get(manifest) + damage)
     before = store.objects
-    outcome = Depot(store, mirror / "elsewhere").perform(
-        Commit(0, 0, str(mirror / "elsewhere" / "trial"), LOST, trial.id, trial.attempt)
+    outcome = RemoteJobPerformer(store, mirror / "elsewhere").perform(
+        CommitJob(0, 0, str(mirror / "elsewhere" / "trial"), LOST, trial.id, trial.attempt)
     )
     assert isinstance(outcome, CommitFailed)
     assert outcome.damaged
@@ -66,7 +66,7 @@ def test_giving_up_a_commit_removes_what_was_half_uploaded_and_says_no_for_good(
 ) -> None:
     store.put("trial/checkpoint_000000/weights.bin", b"half")
     for _ in range(2):  # the second one finds the first one's word
-        outcome = Depot(store, mirror).perform(commit_job(trial, sealed=LOST))
+        outcome = RemoteJobPerformer(store, mirror).perform(commit_job(trial, sealed=LOST))
         assert isinstance(outcome, CommitFailed)
         assert outcome.damaged
         assert list(store.objects) == ["trial/checkpoint_000000/_manifest.json"]
@@ -77,19 +77,19 @@ def test_a_driver_that_wakes_up_in_an_upload_that_was_given_up_leaves_nothing_be
 ) -> None:
     """It was stopped after it had asked for the manifest; its successor has given the checkpoint up meanwhile."""
     job = commit_job(trial)
-    elsewhere = Depot(store, tmp_path / "other")
+    elsewhere = RemoteJobPerformer(store, tmp_path / "other")
 
     (tmp_path / "other" / ".holdfast").mkdir(parents=True)
     send = store.send
 
     def stop_and_send(files: Sequence[Sending]) -> Sequence[str]:
         sent = send(files[:1])
-        lost = Commit(0, 0, str(tmp_path / "other" / "trial"), job.sealed_name, trial.id, trial.attempt)
+        lost = CommitJob(0, 0, str(tmp_path / "other" / "trial"), job.sealed_name, trial.id, trial.attempt)
         assert isinstance(elsewhere.perform(lost), CommitFailed)
         return [*sent, *send(files[1:])]
 
     store.send = stop_and_send  # type: ignore[method-assign]
-    outcome = Depot(store, mirror).perform(job)
+    outcome = RemoteJobPerformer(store, mirror).perform(job)
     assert isinstance(outcome, CommitFailed)
     assert outcome.damaged
     assert "given up" in outcome.message
@@ -100,9 +100,9 @@ def test_an_upload_that_was_complete_is_found_instead_of_given_up(
     store: MemoryStore, mirror: Path, trial: Trial, tmp_path: Path
 ) -> None:
     job = commit_job(trial)
-    done = Depot(store, mirror).perform(job)
+    done = RemoteJobPerformer(store, mirror).perform(job)
     (tmp_path / "other" / ".holdfast").mkdir(parents=True)
-    elsewhere = Commit(0, 0, str(tmp_path / "other" / "trial"), job.sealed_name, trial.id, trial.attempt)
-    assert Depot(store, tmp_path / "other").perform(elsewhere) == done
+    elsewhere = CommitJob(0, 0, str(tmp_path / "other" / "trial"), job.sealed_name, trial.id, trial.attempt)
+    assert RemoteJobPerformer(store, tmp_path / "other").perform(elsewhere) == done
     fetch(store, "trial/checkpoint_000000", tmp_path / "fetched")
     assert (tmp_path / "fetched" / "note.txt").read_bytes() == FILES["note.txt"]

@@ -17,11 +17,12 @@ from pathlib import Path
 from typing import NoReturn
 
 from holdfast.checkpoints import names
+from holdfast.checkpoints.checkpoint_reader import quarantine
 from holdfast.checkpoints.commit import Committed
 from holdfast.checkpoints.manifest import ALGORITHM, BadManifest, Manifest, decode, digest
-from holdfast.checkpoints.reader import quarantine, verify
 from holdfast.checkpoints.syscalls import rename_noreplace
 from holdfast.checkpoints.tree import remove_quietly, storage_error
+from holdfast.checkpoints.verified import read_through
 from holdfast.errors import CheckpointDamagedError, ObjectMissingError, StorageError
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import fsync_dir
@@ -150,7 +151,7 @@ def ensure_local(store: Store, key: str, directory: Path, *, expect_digest: str)
     """
     if directory.is_dir():
         try:
-            verify(directory, expect_digest=expect_digest)
+            read_through(directory, expect_digest)
             return
         except CheckpointDamagedError:
             quarantine(directory)

@@ -17,10 +17,11 @@ from holdfast.checkpoints import names
 from holdfast.checkpoints.manifest import BadManifest, FileEntry, Manifest, decode, digest
 from holdfast.checkpoints.tree import (
     TRIAL_GONE,
-    Listing,
+    TreeListing,
     hash_open_file,
     is_root_there,
     open_own_file,
+    read_own_file,
     run_all,
     scan,
     storage_error,
@@ -44,7 +45,7 @@ def read_manifest(directory: Path, *, expect_digest: str | None = None, trial_id
     try:
         _check_place(directory)
         try:
-            data = _read_small(f"{directory}/{names.MANIFEST}")
+            data = read_own_file(f"{directory}/{names.MANIFEST}")
         except OSError as error:
             if error.errno not in _ABSENT:
                 raise
@@ -54,7 +55,7 @@ def read_manifest(directory: Path, *, expect_digest: str | None = None, trial_id
     try:
         manifest = decode(data)
     except BadManifest as error:
-        _damaged(directory, f"its manifest is damaged: {error}")
+        _damaged(directory, f"its manifest is damaged: {error} ({names.MANIFEST})")
     if trial_id is not None and manifest.trial != trial_id:
         _damaged(directory, f"its manifest belongs to trial {manifest.trial}, not to {trial_id}")
     if (index := names.index_of(directory.name)) is not None and manifest.index != index:
@@ -100,7 +101,7 @@ def verify(
             os.close(fd)
 
     try:
-        _check_names(path, manifest, scan(str(path), follow=False))
+        check_names(path, manifest, scan(str(path), follow=False))
         run_all(check_one, manifest.files, READ_THREADS)
     except OSError as error:
         raise storage_error(error, f"reading the checkpoint {path}") from error
@@ -115,7 +116,7 @@ def quick_check(directory: str | os.PathLike[str], expect_digest: str | None = N
         listing = scan(str(path), follow=False)
     except OSError as error:
         raise storage_error(error, f"reading the checkpoint {path}") from error
-    _check_names(path, manifest, listing)
+    check_names(path, manifest, listing)
     for entry in manifest.files:
         _check_size(path, entry, listing.files[entry.path].st_size)
     return manifest
@@ -150,13 +151,8 @@ def _check_place(directory: Path) -> None:
         _damaged(directory, TRIAL_GONE)
 
 
-def _read_small(path: str) -> bytes:
-    fd = open_own_file(path)
-    with open(fd, "rb") as file:
-        return file.read()
-
-
-def _check_names(path: Path, manifest: Manifest, listing: Listing) -> None:
+def check_names(path: Path, manifest: Manifest, listing: TreeListing) -> None:
+    """Raise ``CheckpointDamagedError`` unless exactly the files that the manifest lists are there."""
     listed = {entry.path for entry in manifest.files}
     for rel, what in listing.odd.items():
         _damaged(path, f"{rel} {what}")

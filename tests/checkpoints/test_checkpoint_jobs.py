@@ -11,32 +11,31 @@ import pytest
 from checkpoint_trial import Trial
 
 from holdfast.checkpoints import delete as delete_module
-from holdfast.checkpoints import keeper as keeper_module
+from holdfast.checkpoints import jobs as keeper_module
+from holdfast.checkpoints.checkpoint_reader import verify
 from holdfast.checkpoints.commit import Committed
 from holdfast.checkpoints.job_threads import MAX_JOBS_AT_ONCE
-from holdfast.checkpoints.keeper import (
-    CheckpointKeeper,
-    Commit,
+from holdfast.checkpoints.jobs import (
+    CheckpointJobThreads,
     CommitDone,
     CommitFailed,
-    Delete,
+    CommitJob,
     DeleteDone,
     DeleteFailed,
+    DeleteJob,
     Outcome,
-    SyncKeeper,
-    Verify,
     VerifyDone,
     VerifyFailed,
+    VerifyJob,
 )
-from holdfast.checkpoints.reader import verify
 from holdfast.errors import InternalError, StorageError, StorageFullError
 
 
-def commit_job(trial: Trial, index: int = 0, n: int = 0) -> Commit:
-    return Commit(n, index, str(trial.dir), trial.sealed().name, trial.id, trial.attempt)
+def commit_job(trial: Trial, index: int = 0, n: int = 0) -> CommitJob:
+    return CommitJob(n, index, str(trial.dir), trial.sealed().name, trial.id, trial.attempt)
 
 
-def run(keeper: CheckpointKeeper | SyncKeeper, *jobs: Commit | Verify | Delete) -> list[Outcome]:
+def run(keeper: CheckpointJobThreads, *jobs: CommitJob | VerifyJob | DeleteJob) -> list[Outcome]:
     for job in jobs:
         keeper.submit(job)
     keeper.close(wait=True)
@@ -50,13 +49,12 @@ def wait_for(condition: Callable[[], bool]) -> None:
         time.sleep(0.001)
 
 
-@pytest.mark.parametrize("kind", [CheckpointKeeper, SyncKeeper])
-def test_jobs_of_a_trial_are_done_in_order(trial: Trial, kind: type[CheckpointKeeper]) -> None:
+def test_jobs_of_a_trial_are_done_in_order(trial: Trial) -> None:
     wakes: list[None] = []
-    keeper = kind(lambda: wakes.append(None))
+    keeper = CheckpointJobThreads(lambda: wakes.append(None))
     first, second = commit_job(trial, 0), commit_job(trial, 1)
     directory = str(trial.dir / "checkpoint_000000")
-    outcomes = run(keeper, first, second, Delete(0, 0, directory), Verify(0, 0, directory, "x"))
+    outcomes = run(keeper, first, second, DeleteJob(0, 0, directory), VerifyJob(0, 0, directory, "x"))
     saved = verify(trial.dir / "checkpoint_000001")
     assert [type(outcome) for outcome in outcomes] == [CommitDone, CommitDone, DeleteDone, VerifyFailed]
     assert outcomes[1] == CommitDone(0, 1, outcomes[1].digest, saved.total, 3)
@@ -66,11 +64,12 @@ def test_jobs_of_a_trial_are_done_in_order(trial: Trial, kind: type[CheckpointKe
     assert keeper.drain() == []
 
 
-@pytest.mark.parametrize("kind", [CheckpointKeeper, SyncKeeper])
-def test_a_verification_compares_the_digest(trial: Trial, kind: type[CheckpointKeeper]) -> None:
+def test_a_verification_compares_the_digest(trial: Trial) -> None:
     done = trial.commit(trial.sealed().name)
     directory = str(trial.dir / "checkpoint_000000")
-    good, bad = run(kind(lambda: None), Verify(0, 0, directory, done.digest), Verify(0, 0, directory, "00"))
+    good, bad = run(
+        CheckpointJobThreads(lambda: None), VerifyJob(0, 0, directory, done.digest), VerifyJob(0, 0, directory, "00")
+    )
     assert good == VerifyDone(0, 0)
     assert isinstance(bad, VerifyFailed)
     assert bad.damaged
@@ -81,11 +80,11 @@ def test_failures_come_back_with_their_kind(trial: Trial, tmp_path: Path) -> Non
     (trial.dir / job.sealed_name / "note.txt").unlink()
     unmounted = str(tmp_path / "unmounted")
     outcomes = run(
-        CheckpointKeeper(lambda: None),
+        CheckpointJobThreads(lambda: None),
         job,
-        Commit(0, 1, unmounted, ".sealed-1-00000000", "t1", 1),
-        Verify(0, 2, f"{unmounted}/checkpoint_000000", "00"),
-        Delete(0, 3, str(tmp_path)),
+        CommitJob(0, 1, unmounted, ".sealed-1-00000000", "t1", 1),
+        VerifyJob(0, 2, f"{unmounted}/checkpoint_000000", "00"),
+        DeleteJob(0, 3, str(tmp_path)),
     )
     assert [(type(outcome), getattr(outcome, "damaged", None)) for outcome in outcomes] == [
         (CommitFailed, True),
@@ -109,7 +108,7 @@ def test_no_exception_leaves_a_thread(
 
     with monkeypatch.context() as patch:
         patch.setattr(keeper_module, "commit", fail)
-        keeper = CheckpointKeeper(lambda: None)
+        keeper = CheckpointJobThreads(lambda: None)
         keeper.submit(commit_job(trial))
         wait_for(lambda: keeper.pending == 0)
     (outcome,) = keeper.drain()
@@ -121,7 +120,7 @@ def test_a_wake_that_fails_stops_nothing(trial: Trial) -> None:
     def wake() -> None:
         raise OSError("the loop is gone")
 
-    outcomes = run(CheckpointKeeper(wake), *(commit_job(trial, index, n=index) for index in range(3)))
+    outcomes = run(CheckpointJobThreads(wake), *(commit_job(trial, index, n=index) for index in range(3)))
     assert sorted(outcome.index for outcome in outcomes) == [0, 1, 2]
 
 
@@ -151,12 +150,12 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     return gate
 
 
-def job(n: int, index: int) -> Commit:
-    return Commit(n, index, "", "", "", 0)
+def job(n: int, index: int) -> CommitJob:
+    return CommitJob(n, index, "", "", "", 0)
 
 
 def test_at_most_four_jobs_run_at_once(gate: Gate) -> None:
-    keeper = CheckpointKeeper(lambda: None)
+    keeper = CheckpointJobThreads(lambda: None)
     for n in range(20):
         keeper.submit(job(n, 0))
     wait_for(lambda: gate.started == MAX_JOBS_AT_ONCE)
@@ -167,11 +166,11 @@ def test_at_most_four_jobs_run_at_once(gate: Gate) -> None:
 
 
 def test_one_slow_trial_does_not_hold_up_the_others(gate: Gate, trial: Trial) -> None:
-    keeper = CheckpointKeeper(lambda: None)
+    keeper = CheckpointJobThreads(lambda: None)
     for index in range(5):
         keeper.submit(job(1, index))
     trial.dir.mkdir()
-    keeper.submit(Delete(2, 0, str(trial.dir / "checkpoint_000000")))
+    keeper.submit(DeleteJob(2, 0, str(trial.dir / "checkpoint_000000")))
     wait_for(lambda: keeper.pending == 5 and gate.started == 1)
     assert keeper.drain() == [DeleteDone(2, 0)]
     assert gate.most == 1
@@ -181,7 +180,7 @@ def test_one_slow_trial_does_not_hold_up_the_others(gate: Gate, trial: Trial) ->
 
 
 def test_closing_without_waiting_drops_what_has_not_begun(gate: Gate) -> None:
-    keeper = CheckpointKeeper(lambda: None)
+    keeper = CheckpointJobThreads(lambda: None)
     for n in range(6):
         keeper.submit(job(n, 0))
     keeper.submit(job(0, 1))
@@ -195,7 +194,7 @@ def test_closing_without_waiting_drops_what_has_not_begun(gate: Gate) -> None:
 
 
 def test_closing_can_wait_for_what_has_begun(gate: Gate) -> None:
-    keeper = CheckpointKeeper(lambda: None)
+    keeper = CheckpointJobThreads(lambda: None)
     keeper.submit(job(0, 0))
     keeper.submit(job(0, 1))
     wait_for(lambda: gate.started == 1)
@@ -213,24 +212,23 @@ def test_what_a_failed_deletion_says_names_no_place(trial: Trial, monkeypatch: p
     (saved / "_manifest.json").write_bytes(b"{}")
     monkeypatch.chdir(trial.dir)
     for directory in (str(saved), saved.name):
-        (refused,) = run(SyncKeeper(), Delete(0, 0, directory))
+        (refused,) = run(CheckpointJobThreads(lambda: None), DeleteJob(0, 0, directory))
         assert isinstance(refused, DeleteFailed)
         assert refused.message.startswith("refused to delete checkpoint_000000: its manifest is not a valid one")
 
-    def fail(path: str) -> None:
+    def fail(place: int, path: str, name: str) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), f"{path}/note.txt")
 
     monkeypatch.setattr(delete_module, "_remove_manifest", fail)
-    (failed,) = run(SyncKeeper(), Delete(0, 0, str(saved)))
+    (failed,) = run(CheckpointJobThreads(lambda: None), DeleteJob(0, 0, str(saved)))
     assert isinstance(failed, DeleteFailed)
     assert failed.message.startswith(
         "deleting checkpoint_000000 failed (checkpoint_000000/note.txt): Permission denied"
     )
 
 
-@pytest.mark.parametrize("kind", [CheckpointKeeper, SyncKeeper])
-def test_a_closed_keeper_takes_no_jobs(kind: type[CheckpointKeeper]) -> None:
-    keeper = kind(lambda: None)
+def test_a_closed_keeper_takes_no_jobs() -> None:
+    keeper = CheckpointJobThreads(lambda: None)
     keeper.close()
     keeper.close()
     with pytest.raises(InternalError, match="closed"):
@@ -238,9 +236,9 @@ def test_a_closed_keeper_takes_no_jobs(kind: type[CheckpointKeeper]) -> None:
 
 
 def test_threads_are_reused(trial: Trial) -> None:
-    keeper = CheckpointKeeper(lambda: None)
+    keeper = CheckpointJobThreads(lambda: None)
     for index in range(5):
-        keeper.submit(Delete(0, index, str(trial.dir / "checkpoint_000000")))
+        keeper.submit(DeleteJob(0, index, str(trial.dir / "checkpoint_000000")))
         wait_for(lambda: keeper.pending == 0 and keeper._idle == 1)
     assert len(keeper._threads) == 1
     keeper.close()
