@@ -1,5 +1,5 @@
 """Progress reporters under the name that users of other tuners import them by."""
 
-from holdfast.callbacks.reporters import CLIReporter, JupyterNotebookReporter, ProgressReporter
+from holdfast.display.reporters import CLIReporter, JupyterNotebookReporter, ProgressReporter
 
 __all__ = ["CLIReporter", "JupyterNotebookReporter", "ProgressReporter"]

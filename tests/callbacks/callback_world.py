@@ -11,12 +11,12 @@ from typing import Any
 
 from holdfast.callbacks import CallbackList, CSVLoggerCallback, JsonLoggerCallback, TBXLoggerCallback
 from holdfast.callbacks.file_writer import FileWriter
-from holdfast.callbacks.rows import ResultBuilder, rows_from_events
-from holdfast.callbacks.trial_view import ExperimentInfo, TrialList, TrialView
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Trial
 from holdfast.core.transitions import apply
+from holdfast.views.results import ResultBuilder, rows_from_events
+from holdfast.views.trials import ExperimentInfo, TrialList, TrialView
 
 RETENTION = Retention()
 T0 = 1_700_000_000.0

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.callbacks.progress import ExperimentFacts
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import UNIT, State
 from holdfast.core.transitions import apply
+from holdfast.display.display import ExperimentFacts
 
 
 class World:
@@ -33,7 +33,7 @@ class World:
         )
         self.add(ev.EpochStarted(self.at, 1, "w", "host", 1))
         self.add(ev.WorkerJoined(self.at, 1, "host", "10.0.0.1", 4242))
-        self.state.session.capacity = {"CPU": 8 * UNIT}
+        self.state.driver.capacity = {"CPU": 8 * UNIT}
 
     def add(self, event: ev.AnyEvent) -> None:
         apply(self.state, event, Retention())

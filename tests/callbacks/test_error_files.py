@@ -9,9 +9,9 @@ from callback_world import World
 
 from holdfast.callbacks.file_writer import FileWriter
 from holdfast.callbacks.loggers import ErrorFiles
-from holdfast.callbacks.rows import date_text
 from holdfast.core import events as ev
 from holdfast.errors import TrialError
+from holdfast.views.results import date_text
 
 RAISED = ev.ErrorFacts("ValueError", "bad lr", "train.py:3", "Traceback ...\nValueError: bad lr\n")
 KILLED = ev.ErrorFacts(message="killed by SIGSEGV", output="last words\n")

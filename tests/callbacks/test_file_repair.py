@@ -57,7 +57,7 @@ def repair(world: World) -> None:
 
 
 def resumed(world: World, *losses: float, index: int | None = 0) -> None:
-    """A new driver goes on with the trial from its checkpoint."""
+    """A new driver continues with the trial from its checkpoint."""
     world.begin()
     world.cut()
     loggers = Loggers(world)
@@ -251,7 +251,7 @@ steps = st.lists(
 @settings(max_examples=50, deadline=None)
 @given(steps)
 def test_after_any_history_the_files_show_the_surviving_rows(tmp_path_factory: Any, history: list[str]) -> None:
-    """Reports, checkpoints, retries and crashes in any order; dt is constant, so that rows are hard to tell apart."""
+    """Reports, checkpoints, retries and crashes in any order; dt is constant, so that rows are hard to distinguish."""
     world = World(tmp_path_factory.mktemp("world"))
     world.create()
     loggers = Loggers(world)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.callbacks import file_writer
 from holdfast.callbacks.file_writer import FileWriter
 from holdfast.errors import InternalError
 from holdfast.storage.local import TEMP_PREFIX
@@ -30,6 +31,19 @@ def writer() -> Iterator[FileWriter]:
     writer = FileWriter(linger_s=0.01)
     yield writer
     writer.close(0.1)
+
+
+@pytest.fixture
+def full_disk(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Paths for which the disk is full: their bytes go to a device that says so."""
+    full: set[str] = set()
+    really_open = file_writer._open
+
+    def open_full(path: str, flags: int) -> int:
+        return os.open("/dev/full", os.O_WRONLY) if path in full else really_open(path, flags)
+
+    monkeypatch.setattr(file_writer, "_open", open_full)
+    return full
 
 
 def test_appends_arrive_in_order_and_directories_are_made(writer: FileWriter, tmp_path: Path) -> None:
@@ -118,9 +132,9 @@ def test_no_file_is_kept_open(writer: FileWriter, tmp_path: Path) -> None:
     assert len(os.listdir("/proc/self/fd")) <= before + 1
 
 
-def test_a_full_disk_is_waited_for_and_nothing_is_lost(writer: FileWriter, tmp_path: Path) -> None:
+def test_a_full_disk_is_waited_for_and_nothing_is_lost(writer: FileWriter, tmp_path: Path, full_disk: set[str]) -> None:
     full = tmp_path / "full"
-    full.symlink_to("/dev/full")
+    full_disk.add(str(full))
     writer.append(str(full), b"one\n")
     wait_until(lambda: writer.trouble)
     assert "No space left" in writer.trouble
@@ -128,7 +142,7 @@ def test_a_full_disk_is_waited_for_and_nothing_is_lost(writer: FileWriter, tmp_p
     writer.append(str(full), b"two\n")
     assert writer.flush(0.05) is False
     assert writer.unwritten == 1
-    full.unlink()
+    full_disk.clear()
     assert writer.flush(DEADLINE_S)
     assert full.read_bytes() == b"one\ntwo\n"
     assert writer.trouble == ""
@@ -165,13 +179,13 @@ def test_trouble_with_one_file_does_not_stop_the_others(writer: FileWriter, tmp_
     assert (blocked / "result.json").read_bytes() == b"one\n"
 
 
-def test_too_many_waiting_bytes_slow_the_caller_down_but_never_stop_it(tmp_path: Path) -> None:
+def test_too_many_waiting_bytes_slow_the_caller_down_but_never_stop_it(tmp_path: Path, full_disk: set[str]) -> None:
     writer = FileWriter(linger_s=0.01, max_waiting_bytes=100, max_stall_s=0.01)
     full = tmp_path / "full"
-    full.symlink_to("/dev/full")
+    full_disk.add(str(full))
     for _ in range(5):
         writer.append(str(full), b"x" * 60)
-    full.unlink()
+    full_disk.clear()
     assert writer.flush(DEADLINE_S)
     assert full.stat().st_size == 300
     assert writer.close()
@@ -195,9 +209,11 @@ def test_closing_writes_everything_and_nothing_can_follow(tmp_path: Path) -> Non
         writer.append(str(tmp_path / "file"), b"late\n")
 
 
-def test_closing_with_a_full_disk_says_so_and_ends(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_closing_with_a_full_disk_says_so_and_ends(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, full_disk: set[str]
+) -> None:
     writer = FileWriter(linger_s=0.01)
-    (tmp_path / "full").symlink_to("/dev/full")
+    full_disk.add(str(tmp_path / "full"))
     writer.append(str(tmp_path / "full"), b"row\n")
     wait_until(lambda: writer.trouble)
     thread = writer._thread

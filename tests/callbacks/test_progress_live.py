@@ -12,13 +12,13 @@ import pytest
 from progress_world import World, boom
 from rich.console import Console
 
-from holdfast.callbacks.progress import Outcome, RunSummary, make_display
-from holdfast.callbacks.progress_base import Throttle
-from holdfast.callbacks.progress_facts import DisplayOptions
-from holdfast.callbacks.progress_live import Frame, LiveDisplay
-from holdfast.callbacks.progress_plain import PlainDisplay
-from holdfast.callbacks.progress_tracker import ProgressTracker
 from holdfast.core.state import UNIT
+from holdfast.display.base import Throttle
+from holdfast.display.display import Ending, RunSummary, make_display
+from holdfast.display.experiment_facts import DisplayOptions
+from holdfast.display.live import Frame, LiveDisplay
+from holdfast.display.plain_lines import PlainDisplay
+from holdfast.display.tracker import ProgressTracker
 
 
 class Clock:
@@ -37,7 +37,7 @@ def console(width: int, height: int = 50) -> Console:
 
 def busy_world(feed: Any, **facts: Any) -> World:
     world = World(feed, **facts)
-    world.state.session.used = {}
+    world.state.driver.used = {}
     for i in range(40):
         n = world.launch({"lr": 0.001 * i, "layers": i, "net": {"width": 2**i}, "optimiser": "adam"})
         world.report(n, loss=1.0 / (i + 1), accuracy=0.5, val={"loss": 0.25}, extra=1.0)
@@ -61,6 +61,10 @@ def painted(width: int, height: int = 50, options: DisplayOptions | None = None,
     return screen.export_text().splitlines()
 
 
+def is_header(line: str) -> bool:
+    return line.split()[:2] in (["#", "Trial"], ["Trial", "Status"])
+
+
 @pytest.mark.parametrize("width", [80, 140])
 def test_the_frame_shows_what_matters_at_any_width(width: int) -> None:
     lines = painted(width)
@@ -69,7 +73,7 @@ def test_the_frame_shows_what_matters_at_any_width(width: int) -> None:
     assert lines[0].startswith("lr-search  /data/lr-search")
     for part in (
         "20/100 trials",
-        "20 running, 16 done, 4 failed",
+        "20 running, 60 pending, 16 done, 4 failed",
         "Best loss=0.025 by train_ab_00039",
         "20/8 CPU in use",
         "durable 0.3 s behind",
@@ -80,19 +84,19 @@ def test_the_frame_shows_what_matters_at_any_width(width: int) -> None:
         "more running",
     ):
         assert part in text, part
-    header = next(line for line in lines if line.startswith("Trial"))
+    header = next(line for line in lines if is_header(line))
     assert {"Status", "lr", "Iter", "loss"} <= set(header.split())
 
 
 def test_a_wide_terminal_shows_more_columns() -> None:
-    wide = next(line for line in painted(140) if line.startswith("Trial")).split()
-    narrow = next(line for line in painted(60) if line.startswith("Trial")).split()
+    wide = next(line for line in painted(140) if is_header(line)).split()
+    narrow = next(line for line in painted(60) if is_header(line)).split()
     assert set(narrow) < set(wide)
     assert {"accuracy", "val/loss", "extra"} <= set(wide)
 
 
 def test_the_table_is_limited_by_rows_and_by_the_height_of_the_terminal() -> None:
-    rows = [line for line in painted(140) if "train_ab" in line and line.startswith("train")]
+    rows = [line for line in painted(140) if line.lstrip("0123456789 ").startswith("train_ab")]
     assert len(rows) == 20
     low = painted(140, height=24)
     assert len(low) <= 23
@@ -107,13 +111,13 @@ def test_columns_and_rows_follow_the_options() -> None:
         max_column_length=8,
     )
     lines = painted(140, options=options)
-    header = next(line for line in lines if line.startswith("Trial")).split()
-    assert header == ["Trial", "Status", "Place", "width", "Iter", "Time", "loss", "..dation"]
+    header = next(line for line in lines if is_header(line)).split()
+    assert header == ["#", "Trial", "Status", "loss", "width", "Iter", "Time", "..dation", "Place"]
     assert sum(line.startswith("..") and "ab" in line for line in lines) + sum("_000" in line for line in lines) >= 5
 
 
 def test_inferred_metrics_are_limited() -> None:
-    header = next(line for line in painted(140, options=DisplayOptions(infer_limit=1)) if line.startswith("Trial"))
+    header = next(line for line in painted(140, options=DisplayOptions(infer_limit=1)) if is_header(line))
     assert "accuracy" in header
     assert "extra" not in header
 
@@ -172,7 +176,7 @@ def test_the_end_leaves_one_summary_and_the_streams_as_they_were() -> None:
     display.update(world.state, world.facts, world.at)
     display.note("checkpoint_000003 of train_ab_00001 is damaged; it goes on from checkpoint_000002")
     screen.export_text(clear=True)
-    display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Outcome.INTERRUPTED, reason="SIGINT"))
+    display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Ending.INTERRUPTED, reason="SIGINT"))
     assert (sys.stdout, sys.stderr) == before
     text = screen.export_text()
     assert text.count("lr-search was interrupted (SIGINT)") == 1
@@ -187,7 +191,7 @@ def test_the_call_to_resume_stays_in_one_piece_on_a_narrow_terminal() -> None:
     root = "/very/long/path" * 10
     world = World(display.feed, root=root)
     display.start(world.facts)
-    display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Outcome.INTERRUPTED))
+    display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Ending.INTERRUPTED))
     assert f'Tuner.restore("{root}")' in screen.export_text()
 
 
@@ -300,7 +304,7 @@ def test_a_real_terminal_gets_the_live_display_and_a_file_the_plain_one(monkeypa
 def test_resources_are_counted_in_whole_units() -> None:
     tracker = ProgressTracker()
     world = World(tracker.feed)
-    world.state.session.capacity = {"CPU": 8 * UNIT, "GPU": 0}
+    world.state.driver.capacity = {"CPU": 8 * UNIT, "GPU": 0}
     world.launch()
     view = tracker.view(world.state, world.facts, DisplayOptions(), world.at)
     assert view.resources == (("CPU", 1.0, 8.0),)

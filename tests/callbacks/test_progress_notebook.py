@@ -7,9 +7,9 @@ from html.parser import HTMLParser
 import pytest
 from progress_world import World, boom
 
-from holdfast.callbacks.progress import Outcome, RunSummary, make_display
-from holdfast.callbacks.progress_facts import DisplayOptions
-from holdfast.callbacks.progress_notebook import NotebookDisplay, Output, in_notebook
+from holdfast.display.display import Ending, RunSummary, make_display
+from holdfast.display.experiment_facts import DisplayOptions
+from holdfast.display.notebook import NotebookDisplay, Output, in_notebook
 
 NASTY = "<script>alert('x')</script>&"
 
@@ -46,7 +46,7 @@ def run(options: DisplayOptions | None = None) -> tuple[NotebookDisplay, World, 
 def test_everything_from_the_user_is_escaped() -> None:
     display, world, shown = run()
     display.update(world.state, world.facts, world.at)
-    display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Outcome.INTERRUPTED, reason=NASTY))
+    display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Ending.INTERRUPTED, reason=NASTY))
     for html, _ in shown:
         page = Tags(html)
         assert page.tags <= {"div", "b", "span", "progress", "table", "thead", "tbody", "tr", "th", "td"}
@@ -78,7 +78,7 @@ def test_a_front_end_that_fails_does_not_end_the_experiment(caplog: pytest.LogCa
     display = NotebookDisplay(publish=publish)
     world = World(display.feed)
     display.update(world.state, world.facts, world.at)
-    display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Outcome.INTERRUPTED))
+    display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Ending.INTERRUPTED))
     assert "kernel is gone" in caplog.text
     assert 'Tuner.restore("/data/lr-search")' in caplog.text
 

@@ -12,13 +12,13 @@ from typing import Any
 import pytest
 from progress_world import World, boom
 
-from holdfast.callbacks.progress import Outcome, RunSummary, make_display
-from holdfast.callbacks.progress_base import MAX_QUEUED, SilentDisplay
-from holdfast.callbacks.progress_facts import DisplayOptions
-from holdfast.callbacks.progress_plain import MAX_LINES, PlainDisplay
-from holdfast.callbacks.progress_words import restore_call
-from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.core import events as ev
+from holdfast.display.base import MAX_QUEUED, SilentDisplay
+from holdfast.display.display import Ending, RunSummary, make_display
+from holdfast.display.experiment_facts import DisplayOptions
+from holdfast.display.plain_lines import MAX_LINES, PlainDisplay
+from holdfast.display.words import restore_call
+from holdfast.views.trials import ExperimentInfo
 
 
 class Run:
@@ -34,7 +34,7 @@ class Run:
     def update(self) -> None:
         self.display.update(self.world.state, self.world.facts, self.world.at, 0.3)
 
-    def end(self, outcome: str = Outcome.FINISHED, reason: str = "") -> list[str]:
+    def end(self, outcome: str = Ending.FINISHED, reason: str = "") -> list[str]:
         summary = RunSummary(at=self.world.at, outcome=outcome, reason=reason)
         self.display.end(self.world.state, self.world.facts, summary)
         return self.lines
@@ -74,7 +74,7 @@ def test_every_reserve_of_the_budget_can_be_used_at_once() -> None:
     for i in range(20):
         run.display.note(f"note {i}")
     drive(run, 1000, 100, kinds=100, seconds=20_000.0)
-    lines = run.end(Outcome.INTERRUPTED)
+    lines = run.end(Ending.INTERRUPTED)
     assert len(lines) == MAX_LINES
 
 
@@ -125,8 +125,9 @@ def test_start_says_what_runs_and_where() -> None:
 def test_interruption_gives_the_exact_call_to_resume() -> None:
     run = Run()
     run.world.launch()
-    lines = run.end(Outcome.INTERRUPTED, "SIGINT")
-    assert "lr-search was interrupted (SIGINT)" in lines[-3]
+    lines = run.end(Ending.INTERRUPTED, "SIGINT")
+    assert "lr-search was interrupted (SIGINT)" in lines[-4]
+    assert lines[-3] == "On resume, 1 trial will start again from the beginning, because it has saved no checkpoint."
     assert lines[-1] == 'Resume with: Tuner.restore("/data/lr-search").fit()'
 
 
@@ -149,7 +150,7 @@ def test_failed_trials_can_be_tried_again_by_pasting_a_call() -> None:
 def test_an_error_of_the_driver_is_told_with_the_way_out() -> None:
     run = Run()
     run.world.launch()
-    lines = run.end(Outcome.FAILED, "RuntimeError: callback broke")
+    lines = run.end(Ending.FAILED, "RuntimeError: callback broke")
     assert "ended with an error: RuntimeError: callback broke" in lines[2]
     assert 'Tuner.restore("/data/lr-search")' in lines[-1]
 
@@ -189,8 +190,8 @@ def test_control_codes_in_user_text_cannot_reach_the_terminal() -> None:
     text = "\n".join(run.end())
     assert "\x1b" not in text
     assert "\x07" not in text
-    assert "first second?[31m" in text
-    assert "Note: line one line two?[5m" in text
+    assert "first second\\x1b[31m" in text
+    assert "Note: line one line two\\x1b[5m" in text
 
 
 def test_verbose_two_adds_a_line_for_each_end_and_three_for_each_result() -> None:
@@ -225,13 +226,13 @@ def test_tables_are_printed_on_request() -> None:
     run.world.report(run.world.launch(), loss=0.5)
     run.world.at += 6
     run.update()
-    assert any(line.split() == ["Trial", "Status", "Place", "lr", "Iter", "Time", "loss"] for line in run.lines)
+    assert any(line.split() == ["#", "Trial", "Status", "loss", "lr", "Iter", "Time", "Place"] for line in run.lines)
 
 
 def test_trouble_and_lag_are_part_of_the_progress() -> None:
     run = Run()
     run.world.launch()
-    run.world.state.session.storage_trouble[0] = "no space left on device"
+    run.world.state.driver.storage_trouble[0] = "no space left on device"
     run.world.at += 6
     run.update()
     assert "durable 0.3 s behind" in run.lines[-1]
@@ -269,7 +270,7 @@ def test_silence_still_tells_how_to_resume(
     display.start(world.facts)
     display.update(world.state, world.facts, world.at)
     with caplog.at_level(logging.WARNING, "holdfast"):
-        display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Outcome.INTERRUPTED, reason="SIGTERM"))
+        display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Ending.INTERRUPTED, reason="SIGTERM"))
     assert 'Tuner.restore("/data/lr-search")' in caplog.text
     assert capsys.readouterr().out == ""
 

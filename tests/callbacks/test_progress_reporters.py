@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 from progress_world import World
 
-from holdfast.callbacks.progress import Outcome, RunSummary, make_display
-from holdfast.callbacks.progress_plain import PlainDisplay
-from holdfast.callbacks.progress_reporter import ReporterDisplay
-from holdfast.callbacks.reporters import CLIReporter, JupyterNotebookReporter, ProgressReporter
-from holdfast.callbacks.trial_view import ExperimentInfo, TrialList
+from holdfast.display.display import Ending, RunSummary, make_display
+from holdfast.display.plain_lines import PlainDisplay
+from holdfast.display.reporter_display import ReporterDisplay
+from holdfast.display.reporters import CLIReporter, JupyterNotebookReporter, ProgressReporter
+from holdfast.views.trials import ExperimentInfo, TrialList
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_a_users_reporter_replaces_the_display() -> None:
     display.update(world.state, world.facts, world.at)
     assert reporter.settings == (1000.0, 100, "loss", "min")
     world.finish(world.launch())
-    display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Outcome.INTERRUPTED))
+    display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Ending.INTERRUPTED))
     assert reporter.told == [(1, True)]
     assert stream.getvalue() == 'Resume with: Tuner.restore("/data/lr-search").fit()\n'
 

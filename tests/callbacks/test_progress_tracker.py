@@ -7,12 +7,11 @@ import random
 
 from progress_world import World, boom
 
-from holdfast.callbacks import progress_tracker as tracking
-from holdfast.callbacks.progress_facts import DisplayOptions
-from holdfast.callbacks.progress_tracker import Leaderboard, ProgressTracker, failure_key, metric_value
-from holdfast.callbacks.progress_words import never_started_lines
 from holdfast.core import events as ev
 from holdfast.core.state import Status
+from holdfast.display import tracker as tracking
+from holdfast.display.experiment_facts import NOT_STARTED, DisplayOptions
+from holdfast.display.tracker import Leaderboard, ProgressTracker, failure_key, metric_value
 
 OPTIONS = DisplayOptions()
 
@@ -31,6 +30,10 @@ def brute_errors(world: World) -> dict[tuple[str, str, str], int]:
             key = failure_key(trial.cause, trial.error)
             found[key] = found.get(key, 0) + 1
     return found
+
+
+def brute_unstarted(world: World) -> int:
+    return sum(trial.status == Status.TERMINATED and not trial.attempt for trial in world.state.trials)
 
 
 def tracked_errors(tracker: ProgressTracker) -> dict[tuple[str, str, str], int]:
@@ -79,8 +82,11 @@ def test_aggregates_equal_a_scan_over_all_trials_after_any_history() -> None:
             best = brute_best(world, mode)
             assert (view.best.value if view.best else None) == best, seed
             assert tracked_errors(tracker) == brute_errors(world), seed
-            assert view.counts == world.state.counts
-            assert view.finished == sum(trial.final for trial in world.state.trials)
+            counts, unstarted = view.counts, brute_unstarted(world)
+            assert counts[NOT_STARTED] == unstarted
+            assert counts[Status.TERMINATED] + unstarted == world.state.counts[Status.TERMINATED]
+            assert view.total is None or sum(counts.values()) == view.total
+            assert view.finished == sum(trial.final for trial in world.state.trials) - unstarted
 
 
 def test_a_tracker_that_joins_late_catches_up_from_the_state() -> None:
@@ -92,7 +98,9 @@ def test_a_tracker_that_joins_late_catches_up_from_the_state() -> None:
     late = ProgressTracker()
     seen = watcher.view(world.state, world.facts, OPTIONS, world.at)
     view = late.view(world.state, world.facts, OPTIONS, world.at)
-    assert view.best == seen.best
+    assert seen.best is not None
+    assert view.best is not None
+    assert (view.best.value, view.best.row.name) == (seen.best.value, seen.best.row.name)
     assert tracked_errors(late) == tracked_errors(watcher)
     assert view.rows == seen.rows
 
@@ -265,7 +273,7 @@ def test_no_time_left_is_guessed_while_the_driver_ends() -> None:
     world.at += 10
     world.finish(world.launch())
     assert tracker.view(world.state, world.facts, OPTIONS, world.at).eta_s == 990.0
-    world.state.session.draining = "SIGINT"
+    world.state.driver.draining = "SIGINT"
     assert tracker.view(world.state, world.facts, OPTIONS, world.at).eta_s is None
 
 
@@ -300,13 +308,27 @@ def test_automatic_counters_can_be_the_metric() -> None:
     assert best.value == 2.0
 
 
-def test_trials_that_ended_before_they_began_are_told_apart() -> None:
-    world = World()
-    assert never_started_lines(world.state) == []
+def shown_counts(world: World, tracker: ProgressTracker) -> dict[str, int]:
+    view = tracker.view(world.state, world.facts, OPTIONS, world.at)
+    return {status: count for status, count in view.counts.items() if count}
+
+
+def test_trials_that_ended_before_they_began_are_not_called_done() -> None:
+    tracker = ProgressTracker()
+    world = World(tracker.feed, total=5)
     world.finish(world.launch())
     waiting = [world.create(), world.create()]
+    assert shown_counts(world, tracker) == {Status.TERMINATED: 1, Status.PENDING: 4}
     world.add(ev.SearchEnded(world.at, "stop: time_budget_s=1"))
-    assert never_started_lines(world.state) == []
     for n in waiting:
         world.finish(n)
-    assert never_started_lines(world.state) == ["Of these, 2 trials had not started."]
+    assert shown_counts(world, tracker) == {Status.TERMINATED: 1, NOT_STARTED: 4}
+    assert shown_counts(world, ProgressTracker()) == {Status.TERMINATED: 1, NOT_STARTED: 4}
+
+
+def test_a_searcher_that_ran_out_makes_the_total_smaller() -> None:
+    world = World(total=5)
+    world.finish(world.launch())
+    world.add(ev.SearchEnded(world.at, "exhausted"))
+    view = ProgressTracker().view(world.state, world.facts, OPTIONS, world.at)
+    assert (view.total, view.counts[NOT_STARTED]) == (1, 0)

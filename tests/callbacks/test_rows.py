@@ -12,10 +12,10 @@ from callback_world import RETENTION, World
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.callbacks.rows import ResultBuilder, flatten_result, last_result, rows_from_events
 from holdfast.core import events as ev
 from holdfast.core.state import State
 from holdfast.core.transitions import apply
+from holdfast.views.results import ResultBuilder, flatten_result, last_result, rows_from_events
 
 
 @pytest.fixture

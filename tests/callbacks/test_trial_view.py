@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 from callback_world import World
 
-from holdfast.callbacks.rows import date_text
-from holdfast.callbacks.trial_view import TrialPreview, TrialView, analyse, trial_dirname
 from holdfast.core import events as ev
+from holdfast.views.results import date_text
+from holdfast.views.trials import TrialPreview, TrialView, analyse, trial_dirname
 
 
 @pytest.fixture

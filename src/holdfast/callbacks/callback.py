@@ -12,8 +12,8 @@ from holdfast.errors import InvalidInputError
 
 if TYPE_CHECKING:
     from holdfast.callbacks.file_writer import FileWriter
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.checkpoints.checkpoint import Checkpoint
+    from holdfast.views.trials import TrialView
 
 
 class Callback:

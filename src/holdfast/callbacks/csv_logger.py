@@ -16,10 +16,10 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from holdfast.callbacks.loggers import FileLogger, TrialLog
-from holdfast.callbacks.rows import flatten_result
+from holdfast.views.results import flatten_result
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
+    from holdfast.views.trials import TrialView
 
 PROGRESS_FILE = "progress.csv"
 MAX_SHAPES = 256

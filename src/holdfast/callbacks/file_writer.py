@@ -8,8 +8,10 @@ here are projections of the journal: nothing is fsynced, a crash may tear them, 
 from __future__ import annotations
 
 import contextlib
+import errno
 import logging
 import os
+import stat
 import threading
 import time
 from collections.abc import Callable
@@ -17,6 +19,7 @@ from typing import NamedTuple, TypeAlias
 
 from holdfast.errors import InternalError
 from holdfast.storage.local import TEMP_PREFIX, is_full
+from holdfast.storage.untrusted import is_mostly_holes
 
 logger = logging.getLogger("holdfast")
 
@@ -30,6 +33,10 @@ MAX_STALL_S = 2.0
 """The longest that one call is slowed down: a full disk must not stop the experiment, only hold it back."""
 
 RETRY_S = 0.5
+LOOK_EVERY_S = 0.1
+
+_HOPELESS = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO})
+"""What no waiting helps against: names that no file system takes, and links or pipes where a file belongs."""
 
 
 class Edit(NamedTuple):
@@ -131,8 +138,12 @@ class FileWriter:
             return None
         return _changed(content or b"", changes)
 
-    def flush(self, timeout_s: float = 30.0) -> bool:
+    def flush(self, timeout_s: float = 30.0, give_up: Callable[[], bool] = lambda: False) -> bool:
         """Write everything queued so far, now.
+
+        Args:
+            timeout_s: How long to wait for a disk that refuses.
+            give_up: Asked now and then; True ends the wait.
 
         Returns:
             False if some of it could not be written within ``timeout_s``; ``trouble`` says why. It is tried again.
@@ -141,7 +152,13 @@ class FileWriter:
             target = self._queued
             self._hurry = True
             self._work.notify()
-            return self._rest.wait_for(lambda: self._settled >= target, timeout_s)
+            deadline = time.monotonic() + timeout_s
+            while self._settled < target:
+                left = deadline - time.monotonic()
+                if left <= 0 or give_up():
+                    return False
+                self._rest.wait(min(left, LOOK_EVERY_S))
+            return True
 
     def close(self, timeout_s: float = 30.0) -> bool:
         """Write what is queued and end the thread. Closing twice is allowed.
@@ -225,7 +242,12 @@ class FileWriter:
                     with self._lock:
                         self._in_hand.clear()
                     break
-                except Exception as error:  # whatever it is, the thread must live and the bytes must stay
+                except Exception as error:  # whatever it is, the thread must live
+                    if isinstance(error, ValueError) or getattr(error, "errno", None) in _HOPELESS:
+                        logger.warning("%r can never be written (%s) and is left out; the journal has it", path, error)
+                        with self._lock:
+                            del self._in_hand[path]
+                        continue
                     trouble = f"{path} cannot be written: {error}; what belongs there is kept and tried again"
                     if isinstance(error, OSError) and is_full(error):
                         break
@@ -323,11 +345,16 @@ class FileWriter:
             raise _Void
 
 
+# Through a link these bytes would go elsewhere; a pipe would wait for somebody who reads it.
+_SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
+
+
 class _Void(Exception):
     """The files belong to another driver."""
 
 
 def _open(path: str, flags: int) -> int:
+    flags |= _SAFE
     try:
         return os.open(path, flags, 0o644)
     except FileNotFoundError:
@@ -336,11 +363,23 @@ def _open(path: str, flags: int) -> int:
 
 
 def _content(path: str, size: int | None) -> bytes | None:
+    """What is in one of our files; None if there is none, or something in its place that we have not written.
+
+    Such a thing (a link, a pipe, a file of holes) is never followed or read: the file is made anew from the journal.
+    """
     try:
-        with open(path, "rb", buffering=0) as file:
-            return file.read() if size is None else file.read(size)
+        fd = os.open(path, os.O_RDONLY | _SAFE)
     except FileNotFoundError:
         return None
+    except OSError as error:
+        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+            return None
+        raise
+    with open(fd, "rb", buffering=0) as file:
+        facts = os.fstat(fd)
+        if not stat.S_ISREG(facts.st_mode) or is_mostly_holes(facts):
+            return None
+        return file.read() if size is None else file.read(size)
 
 
 def _changed(content: bytes, changes: list[Change]) -> bytes:

@@ -17,12 +17,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.callbacks.loggers import FileLogger, Load, TrialLog
-from holdfast.callbacks.rows import flatten_result
+from holdfast.space.exact import unpack
+from holdfast.space.nested import SCALARS
 from holdfast.space.objects import plain_scalar
-from holdfast.space.tree import SCALARS
+from holdfast.views.results import flatten_result
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
+    from holdfast.views.trials import TrialView
 
 RESULT_FILE = "result.json"
 PARAMS_FILE = "params.json"
@@ -72,7 +73,7 @@ class JsonLoggerCallback(FileLogger):
         except msgspec.DecodeError:  # it has a NaN
             text = json.dumps(json.loads(text), indent=2).encode()
         self.writer.replace(os.path.join(trial.path, PARAMS_FILE), text)
-        pickled = _pickled(config, trial.record.config, has_objects=bool(trial.info.objects))
+        pickled = _pickled(config, unpack(trial.record.config), has_objects=bool(trial.info.objects))
         self.writer.replace(os.path.join(trial.path, PICKLED_PARAMS_FILE), pickled)
 
     def encode(self, log: TrialLog, trial: TrialView, result: Mapping[str, Any]) -> bytes:
@@ -151,12 +152,17 @@ def _has_nonfinite(value: Any) -> bool:
 
 
 def _plain(value: Any) -> Any:
+    """The value as JSON knows it; see ``encode_json``."""
     if type(value) in SCALARS:
         return value
     if isinstance(value, Mapping):
         return {key if type(key) is str else str(key): _plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
         return [_plain(each) for each in value]
+    if isinstance(value, set | frozenset):  # which have no order of their own
+        return sorted((_plain(each) for each in value), key=repr)
+    if isinstance(value, os.PathLike):
+        return str(value)
     plain = plain_scalar(value)
     return plain if type(plain) in SCALARS else _shown(value)
 

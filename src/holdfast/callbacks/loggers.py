@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeAlias
 
 from holdfast.callbacks.callback import Callback
 from holdfast.callbacks.file_writer import FileWriter
-from holdfast.callbacks.rows import OURS, date_text, flatten_result
-from holdfast.callbacks.trial_view import ERROR_FILE, PICKLED_ERROR_FILE
 from holdfast.core.events import ErrorFacts
 from holdfast.errors import TrialError
+from holdfast.views.results import OURS, date_text, flatten_result
+from holdfast.views.trials import ERROR_FILE, PICKLED_ERROR_FILE
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
+    from holdfast.views.trials import TrialView
 
 Load: TypeAlias = Callable[[], Iterable[Mapping[str, Any]]]
 """Gets the surviving rows of a trial from the journal."""
@@ -140,7 +140,7 @@ class FileLogger(LoggerCallback):
         return value
 
     def learn(self, log: TrialLog, data: bytes) -> None:
-        """Take from a file's content what is needed to go on with it."""
+        """Take from a file's content what is needed to continue with it."""
 
     # --- hooks
 
@@ -181,7 +181,7 @@ class FileLogger(LoggerCallback):
         self._writer, self._own_writer = writer, False
 
     def sync_rows(self, trial: TrialView, rows: int, load: Load | None) -> None:
-        """Make the trial's file show its first ``rows`` rows, and go on from there.
+        """Make the trial's file show its first ``rows`` rows, and continue from there.
 
         It is done whenever a trial starts. Do it too after opening an experiment, for each trial whose file may be
         behind the journal.
@@ -229,7 +229,7 @@ class FileLogger(LoggerCallback):
         """Whether the last of the surviving rows is in its place.
 
         Changes reach a file in order, so if that row is there then so are all before it, and rows of attempts that
-        were given up are not: a file with as many rows, but of another lineage, is told apart by its last one.
+        were given up are not: a file with as many rows, but of another lineage, is distinguished by its last one.
         """
         record = trial.record
         if not rows or record.rows != rows:

@@ -1,7 +1,7 @@
 """Files about who copied whom: ``pbt_global.txt`` of all copies, ``pbt_policy_<trial id>.txt`` of a trial's ancestors.
 
 Each line is ``[tag, donor's tag, iteration, donor's iteration, donor's config, new config]``; the donor's iteration is
-that of the checkpoint that the copy goes on from. The file of a copy begins with what the donor's file says.
+that of the checkpoint that the copy continues from. The file of a copy begins with what the donor's file says.
 
 Owns the lines. They are a projection of the journal, like result files: written after the events that they tell of, and
 all anew when an experiment is opened again, so that each is there exactly once.
@@ -18,9 +18,11 @@ from holdfast.callbacks.file_writer import FileWriter
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
-from holdfast.core.transitions import apply
+from holdfast.core.transitions import apply, check_known
 
 GLOBAL_FILE = "pbt_global.txt"
+WATCHED = (ev.TrialReconfigured, ev.TrialRequeued)
+"""The events that may change these files."""
 
 
 def policy_file(trial_id: str) -> str:
@@ -103,6 +105,7 @@ class PolicyLog:
         state, self._copies = State(), Copies()
         for event in events:
             # Which checkpoints are kept is told by events of their own, so the user's rule does not matter here.
+            check_known(state, event)
             apply(state, event, Retention())
             self._copies.feed(state, event)
         if not self._copies.lines and not os.path.exists(self._path(GLOBAL_FILE)):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from holdfast.callbacks.trial_view import ERROR_FILE, PICKLED_ERROR_FILE
+from holdfast.views.trials import ERROR_FILE, PICKLED_ERROR_FILE
 
 _OF_TRIALS = ("result.json", "progress.csv", "params.json", "params.pkl", ERROR_FILE, PICKLED_ERROR_FILE)
 _EVENTS = "events.out.tfevents."

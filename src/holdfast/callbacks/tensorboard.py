@@ -15,10 +15,10 @@ from operator import getitem, itemgetter, xor
 from typing import TYPE_CHECKING, Any
 
 from holdfast.callbacks.loggers import FileLogger, TrialLog
-from holdfast.callbacks.rows import flatten_result
+from holdfast.views.results import flatten_result
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
+    from holdfast.views.trials import TrialView
 
 TAG_PREFIX = "ray/tune/"
 MAX_SHAPES = 256

@@ -12,12 +12,25 @@ from typing import Any
 
 import msgspec
 
-from holdfast.callbacks.progress_facts import DisplayOptions, Row
-from holdfast.callbacks.progress_words import at_path, clip_front, duration, one_line, value_text
 from holdfast.core.retention import lookup
+from holdfast.display.experiment_facts import DisplayOptions, TableRow
+from holdfast.display.words import (
+    at_path,
+    clip,
+    clip_front,
+    duration,
+    ended_words,
+    in_space_order,
+    one_line,
+    short_names,
+    value_text,
+)
 
 GAP = 2
 """Characters between columns."""
+
+SPARKS = "▁▂▃▄▅▆▇█"
+SPARK_WIDTH = 10
 
 MAX_DEPTH = 4
 """How deep nested metrics are searched for numbers."""
@@ -46,7 +59,7 @@ class Column(msgspec.Struct, frozen=True):
     title: str
     order: tuple[int, int]
     rank: int
-    cell: Callable[[Row], str]
+    cell: Callable[[TableRow], str]
     numeric: bool = True
 
 
@@ -74,11 +87,12 @@ class Table(msgspec.Struct, frozen=True):
 class TableMaker:
     """Makes tables with stable columns: once a metric was inferred it stays, so that nothing jumps about."""
 
-    def __init__(self, options: DisplayOptions) -> None:
+    def __init__(self, options: DisplayOptions, *, sparks: bool = False) -> None:
         self.options = options
+        self.sparks = sparks  # whether what shows the table has such characters
         self._inferred: dict[str, None] = {}
 
-    def make(self, rows: Sequence[Row], metric: str | None, width: int | None = None) -> Table:
+    def make(self, rows: Sequence[TableRow], metric: str | None, width: int | None = None) -> Table:
         """The table of ``rows``; with a ``width``, only as many columns as fit."""
         self._infer(rows, metric)
         columns = sorted(self._columns(rows, metric), key=lambda column: column.rank)
@@ -86,7 +100,7 @@ class TableMaker:
         kept: list[tuple[Column, list[str], int]] = []
         used = -GAP
         for column in columns:
-            title = clip_front(column.title, cut)
+            title = clip_front(one_line(column.title, 200), cut)
             cells = [title, *(column.cell(row) for row in rows)]
             size = max(map(len, cells))
             if width is not None and kept and used + GAP + size > width:
@@ -103,7 +117,7 @@ class TableMaker:
             widths=tuple(size for _, _, size in kept),
         )
 
-    def _infer(self, rows: Sequence[Row], metric: str | None) -> None:
+    def _infer(self, rows: Sequence[TableRow], metric: str | None) -> None:
         if not self.options.infer_metrics:
             return
         explicit = self.options.metric_columns
@@ -114,30 +128,43 @@ class TableMaker:
                 if name != metric and name not in explicit:
                     self._inferred[name] = None
 
-    def _columns(self, rows: Sequence[Row], metric: str | None) -> Iterator[Column]:
+    def _columns(self, rows: Sequence[TableRow], metric: str | None) -> Iterator[Column]:
         cut = self.options.max_column_length
-        yield Column("Trial", (0, 0), 0, lambda row: clip_front(one_line(row.name, 200), cut), numeric=False)
+        if any(row.rank for row in rows):
+            yield Column("#", (0, 0), 9, lambda row: str(row.rank) if row.rank else "")
+        yield Column("Trial", (0, 1), 0, lambda row: clip_front(one_line(row.name, 200), cut), numeric=False)
         yield Column("Status", (1, 0), 1, lambda row: row.status, numeric=False)
-        yield Column("Place", (2, 0), 10_000, lambda row: clip_front(row.place, max(cut, 21)), numeric=False)
-        yield Column("Iter", (4, 0), 3, lambda row: str(row.iteration) if row.iteration else "")
-        yield Column("Time", (4, 1), 8, lambda row: duration(row.time_s))
         metrics = dict(self.options.metric_columns)
         if metric is not None:
             title = metrics.pop(metric, metric)
-            yield self._metric(metric, title, (5, 0), 2)
+            yield self._metric(metric, title, (2, 0), 2)
+            if self.sparks:
+                yield Column("", (2, 1), 6, lambda row: sparkline(row.trend), numeric=False)
+        yield Column("Iter", (4, 0), 3, lambda row: str(row.iteration) if row.iteration else "")
+        yield Column("Time", (4, 1), 8, lambda row: duration(row.time_s))
+        yield Column("Ended", (6, 0), 7, lambda row: clip(ended_words(row.ended), max(cut, 28)), numeric=False)
+        yield Column("Place", (7, 0), 20_000, lambda row: clip_front(one_line(row.place), max(cut, 21)), numeric=False)
         metrics.update((name, name) for name in self._inferred)
-        # Parameters and metrics give way in turns, so that a narrow terminal shows some of both.
+        # Parameters and metrics give way in turns, so that a narrow terminal shows some of both. What is the same in
+        # all rows tells least, and goes first.
         params = self._params(rows)
         for i, (param, measure) in enumerate(zip_longest(params.items(), metrics.items())):
             if param is not None:
-                yield self._param(param[0], param[1], (3, i), 4 + 2 * i)
+                rank = 10_000 + i if self._is_constant(rows, param[0]) else 4 + 2 * i
+                yield self._param(param[0], param[1], (3, i), rank)
             if measure is not None:
                 yield self._metric(measure[0], measure[1], (5, i + 1), 5 + 2 * i)
 
-    def _params(self, rows: Sequence[Row]) -> Mapping[str, str]:
+    def _params(self, rows: Sequence[TableRow]) -> Mapping[str, str]:
         if self.options.parameter_columns is not None:
             return self.options.parameter_columns
-        return {path: path for row in rows for path in row.params}
+        paths = {path: None for row in rows for path in row.params}
+        return short_names(in_space_order(paths, rows[0].config if rows else {}))
+
+    @staticmethod
+    def _is_constant(rows: Sequence[TableRow], path: str) -> bool:
+        first = at_path(rows[0].config, path) if rows else None
+        return len(rows) > 1 and all(at_path(row.config, path) == first for row in rows)
 
     def _param(self, path: str, title: str, order: tuple[int, int], rank: int) -> Column:
         cut = self.options.max_column_length
@@ -146,13 +173,25 @@ class TableMaker:
     def _metric(self, name: str, title: str, order: tuple[int, int], rank: int) -> Column:
         cut = self.options.max_column_length
 
-        def cell(row: Row) -> str:
+        def cell(row: TableRow) -> str:
             value = lookup(row.metrics, name)
             if value is None and name in ("training_iteration", "time_total_s"):
                 value = row.iteration if name == "training_iteration" else row.time_s
             return value_text(value, cut)
 
         return Column(title, order, rank, cell)
+
+
+def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
+    """A small curve of all values; the last one is the latest."""
+    if len(values) < 2:
+        return ""
+    last = len(values) - 1
+    count = min(width, len(values))
+    shown = [values[round(i * last / (count - 1))] for i in range(count)]
+    low, span = min(shown), max(shown) - min(shown)
+    steps = len(SPARKS) - 1
+    return "".join(SPARKS[round((value - low) / span * steps) if span else 0] for value in shown)
 
 
 def numbers(metrics: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH) -> Iterator[str]:

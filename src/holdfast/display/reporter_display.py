@@ -1,7 +1,7 @@
 """Runs a reporter that the user wrote, in place of a display.
 
 Owns when the reporter is called. A reporter that raises is left alone from then on: the
-experiment goes on, and the plain display takes over.
+experiment continues, and the plain display takes over.
 """
 
 from __future__ import annotations
@@ -11,13 +11,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TextIO
 
-from holdfast.callbacks.progress_base import Display, Throttle, logger
-from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, Outcome, RunSummary
-from holdfast.callbacks.progress_plain import PlainDisplay
-from holdfast.callbacks.progress_words import next_line
-from holdfast.callbacks.trial_view import ExperimentInfo, TrialList
 from holdfast.core import events as ev
 from holdfast.core.state import UNIT, State
+from holdfast.display.base import Display, Throttle, logger
+from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, RunSummary
+from holdfast.display.plain_lines import PlainDisplay
+from holdfast.display.trial_output import TrialOutput
+from holdfast.display.words import next_line
+from holdfast.views.trials import ExperimentInfo, TrialList
 
 ASK_S = 0.1
 """Seconds between two questions whether to report."""
@@ -40,6 +41,9 @@ class ReporterDisplay(Display):
         self._trials: TrialList | None = None
         self._broken = False
 
+    def watch(self, output: TrialOutput) -> None:
+        self._plain.watch(output)
+
     def start(self, facts: ExperimentFacts) -> None:
         setup = getattr(self._reporter, "setup", None)
         if setup is not None:
@@ -54,15 +58,18 @@ class ReporterDisplay(Display):
     def update(self, state: State, facts: ExperimentFacts, at: float, durable_lag_s: float = 0.0) -> None:
         if self._broken:
             self._plain.update(state, facts, at, durable_lag_s)
-        elif self._throttle.ready():
+            return
+        self._plain.show_output(state, facts)
+        if self._throttle.ready():
             self._throttle.run(lambda: self._safely(lambda: self._ask(state, facts, done=False)))
 
     def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
         if not self._broken:
+            self._plain.show_output(state, facts, final=True)
             self._safely(lambda: self._ask(state, facts, done=True))
         if self._broken:
             self._plain.end(state, facts, summary)
-        elif summary.outcome != Outcome.FINISHED:
+        elif summary.outcome != Ending.FINISHED:
             self._plain.say(next_line(facts, summary))
 
     def _ask(self, state: State, facts: ExperimentFacts, *, done: bool) -> None:
@@ -93,6 +100,6 @@ def _info(facts: ExperimentFacts) -> ExperimentInfo:
 
 
 def _resources(state: State) -> str:
-    used, capacity = state.session.used, state.session.capacity
+    used, capacity = state.driver.used, state.driver.capacity
     shown = (f"{used.get(name, 0) / UNIT:g}/{amount / UNIT:g} {name}" for name, amount in capacity.items() if amount)
     return f"Resources in use: {', '.join(shown) or 'none'}"

@@ -1,25 +1,27 @@
 """Progress as a few calm lines, for logs and pipes.
 
-Owns the budget: however long an experiment runs and whatever fails, at most ``MAX_LINES`` lines at verbose 1. Lines
-about progress come at times that grow geometrically; each kind of failure gets a line when it first happens and one
-with the user's file and line at the end; what the end needs is set aside from the beginning.
+Owns the budget: however long an experiment runs and whatever fails, at most ``MAX_LINES`` lines at verbose 1, besides
+those that trials print. Lines about progress come at times that grow geometrically; each kind of failure gets a line
+when it first happens and one with the user's file and line at the end; what the end needs is set aside from the
+beginning.
 """
 
 from __future__ import annotations
 
 from typing import TextIO
 
-from holdfast.callbacks.progress_base import Display, LineWriter
-from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
-from holdfast.callbacks.progress_table import TableMaker
-from holdfast.callbacks.progress_words import (
+from holdfast.core.state import State
+from holdfast.display.base import Display, LineWriter, Throttle
+from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
+from holdfast.display.output import LOOK_S, plain_line
+from holdfast.display.table import TableMaker
+from holdfast.display.words import (
     CLOSING_LINES,
     closing_lines,
     first_failure_text,
     opening_lines,
     progress_text,
 )
-from holdfast.core.state import State
 
 MAX_LINES = 40
 OPENING_LINES = 2
@@ -39,6 +41,7 @@ class PlainDisplay(Display):
         super().__init__(options, verbose)
         self._writer = LineWriter(stream)
         self._table = TableMaker(self.options)
+        self._looks = Throttle(LOOK_S)
         self._shown_notes = 0
         self._announced = 0
         self._announcements = 0
@@ -65,9 +68,19 @@ class PlainDisplay(Display):
             self._shown_notes += 1
             self._writer.write(f"Note: {line}")
 
+    def show_output(self, state: State, facts: ExperimentFacts, *, final: bool = False) -> None:
+        """Print what trials have printed, if it is time to."""
+        if self.output is not None and (final or self._looks.ready()):
+            self._looks.run(lambda: self._print_output(state, facts, final))
+
+    def _print_output(self, state: State, facts: ExperimentFacts, final: bool) -> None:
+        for line in self._take_output(state, final=final):
+            self._writer.write(plain_line(line, state, facts))
+
     def update(self, state: State, facts: ExperimentFacts, at: float, durable_lag_s: float = 0.0) -> None:
         if self._next_at is None:
             self._begin(state, facts, at)
+        self.show_output(state, facts)
         for line in self._take_lines(state, facts):
             self._writer.write(line)
         if self.tracker.kinds_seen > self._announced:
@@ -79,6 +92,7 @@ class PlainDisplay(Display):
             self._show_progress(self.view(state, facts, at, durable_lag_s))
 
     def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
+        self.show_output(state, facts, final=True)
         for line in self._take_lines(state, facts):
             self._writer.write(line)
         view = self.view(state, facts, summary.at)

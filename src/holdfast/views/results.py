@@ -6,6 +6,7 @@ anything that the state shares: callbacks may do with a result what they like.
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Iterable, Mapping
 from math import isfinite
@@ -14,13 +15,15 @@ from typing import TYPE_CHECKING, Any, TypeGuard
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Status, Trial, WorkerFacts
-from holdfast.core.transitions import apply
-from holdfast.errors import InvalidInputError
-from holdfast.space.objects import restore_objects
-from holdfast.space.tree import copy_tree
+from holdfast.core.transitions import apply, check_known
+from holdfast.errors import ObjectDamagedError
+from holdfast.space.nested import copy_tree
+from holdfast.space.objects import known_objects
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import ExperimentInfo
+    from holdfast.views.trials import ExperimentInfo
+
+logger = logging.getLogger("holdfast")
 
 DATE_FORMAT = "%Y-%m-%d_%H-%M-%S"
 MAX_CACHED_CONFIGS = 1024
@@ -158,14 +161,11 @@ class ResultBuilder:
         return result
 
     def config_of(self, trial: Trial) -> dict[str, Any]:
-        """The trial's config for users: a copy, with objects put back where they are known."""
+        """The trial's config for users: a copy, with the values of the space, objects where they are known."""
         cached = self._configs.get(trial.n)
         if cached is not None and cached[0] is trial.config:
             return cached[1]
-        if self._objects:
-            config: dict[str, Any] = known_objects(trial.config, self._objects)
-        else:
-            config = copy_tree(trial.config)
+        config: dict[str, Any] = undamaged_objects(trial.config, self._objects)
         if len(self._configs) >= MAX_CACHED_CONFIGS:
             self._configs.clear()
         self._configs[trial.n] = (trial.config, config)
@@ -218,6 +218,7 @@ class ResultBuilder:
         at = trial.attempt_at or trial.created_at
         return {
             "trial_id": trial.id,
+            "done": trial.status == Status.TERMINATED,
             "timestamp": int(at),
             "date": date_text(at),
             "hostname": worker.host,
@@ -233,12 +234,13 @@ def last_result(state: State, trial: Trial, info: ExperimentInfo | None = None) 
     return ResultBuilder(info).last(state, trial)
 
 
-def known_objects(config: Any, objects: Mapping[str, Any]) -> Any:
-    """A copy of a config with its objects put back; where one is not known any more the marker stays."""
+def undamaged_objects(config: Any, objects: Mapping[str, Any] | None) -> Any:
+    """As ``known_objects``, for those who must continue: the markers of a config with a damaged value stay."""
     try:
-        return restore_objects(config, objects)
-    except InvalidInputError:
-        return copy_tree(config)
+        return known_objects(config, objects)
+    except ObjectDamagedError as error:
+        logger.warning("a config is shown without its objects: %s is damaged: %s", error.path, error.reason)
+        return known_objects(config, None)
 
 
 def _total(metrics: Mapping[str, Any], what: str, total: int) -> int:
@@ -286,6 +288,8 @@ class RowFolder:
 
     def __init__(self, builder: ResultBuilder, wanted: set[int] | None = None) -> None:
         self.rows: dict[int, list[dict[str, Any]]] = {}
+        self.copies: dict[int, list[tuple[int, str]]] = {}
+        """For trials that continued as copies of others: before which row, and of which trial."""
         self._builder = builder
         self._wanted = wanted
 
@@ -298,8 +302,11 @@ class RowFolder:
             self._cut(event.n, event.rows)  # type: ignore[union-attr]
         elif kind is ev.CheckpointStaged:
             self._staged(state, event)  # type: ignore[arg-type]
+        elif kind is ev.TrialReconfigured:
+            self._copied(state, event)  # type: ignore[arg-type]
         elif kind is ev.TrialRequeued and event.mode == "restart":  # type: ignore[union-attr]
             self._cut(event.n, 0)  # type: ignore[union-attr]
+            self.copies.pop(event.n, None)  # type: ignore[union-attr]
 
     def _reported(self, state: State, event: ev.Reported) -> None:
         if self._wanted is None or event.n in self._wanted:
@@ -310,6 +317,13 @@ class RowFolder:
         kept = self.rows.get(n)
         if kept is not None:
             del kept[rows:]
+        if n in self.copies:
+            self.copies[n] = [copy for copy in self.copies[n] if copy[0] <= rows]
+
+    def _copied(self, state: State, event: ev.TrialReconfigured) -> None:
+        if event.donor is not None:
+            parent = state.trials[event.parent if event.parent >= 0 else event.donor[0]]
+            self.copies.setdefault(event.n, []).append((len(self.rows.get(event.n, ())), parent.id))
 
     def _staged(self, state: State, event: ev.CheckpointStaged) -> None:
         rows = self.rows.get(event.n)
@@ -320,6 +334,13 @@ class RowFolder:
 def rows_from_events(
     events: Iterable[ev.AnyEvent], wanted: set[int] | None, builder: ResultBuilder, retention: Retention
 ) -> dict[int, list[dict[str, Any]]]:
+    """The surviving rows of every wanted trial, in order; see ``fold_rows``."""
+    return fold_rows(events, wanted, builder, retention).rows
+
+
+def fold_rows(
+    events: Iterable[ev.AnyEvent], wanted: set[int] | None, builder: ResultBuilder, retention: Retention
+) -> RowFolder:
     """The surviving rows of every wanted trial, in order, from the experiment's whole history.
 
     Args:
@@ -330,6 +351,7 @@ def rows_from_events(
     """
     state, folder = State(), RowFolder(builder, wanted)
     for event in events:
+        check_known(state, event)
         folder.feed(state, event)
         apply(state, event, retention)
-    return folder.rows
+    return folder

@@ -15,23 +15,30 @@ from holdfast.core.state import Trial
 from holdfast.space import naming
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import ExperimentInfo
+    from holdfast.views.trials import ExperimentInfo
 
 
-class Outcome:
+USUAL_ROWS = 20
+"""Rows of a table that nobody has limited."""
+
+NOT_STARTED = "NOT_STARTED"
+"""Beside the statuses in counts: trials that ended with the experiment, or will never be made, without having begun."""
+
+
+class Ending:
     """How a driver's work on an experiment ended."""
 
     FINISHED = "finished"
     """Every trial ended and everything is durable."""
 
     INTERRUPTED = "interrupted"
-    """A signal or a person ended the driver; unfinished trials go on when the experiment is resumed."""
+    """A signal or a person ended the driver; unfinished trials continue when the experiment is resumed."""
 
     FAILED = "failed"
     """An error ended the driver; what was accepted is kept."""
 
     TAKEN_OVER = "taken over"
-    """Another driver has the experiment now, and goes on with it."""
+    """Another driver has the experiment now, and continues with it."""
 
 
 class ExperimentFacts(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,6 +64,12 @@ class ExperimentFacts(msgspec.Struct, frozen=True, kw_only=True):
     info: ExperimentInfo | None = None
     """What reporters of the user's and the paths of error files need beyond this."""
 
+    notes: tuple[str, ...] = ()
+    """What the user should know from the start: changed settings, the use of stored code."""
+
+    given_as: str = ""
+    """How the trainable is written in a call, as the user's script has it."""
+
     def name_of(self, trial: Trial) -> str:
         """How a trial is shown."""
         return trial.name or (naming.trial_name(self.trainable, trial.id) if self.trainable else trial.id)
@@ -65,7 +78,7 @@ class ExperimentFacts(msgspec.Struct, frozen=True, kw_only=True):
         """Where the full traceback of a failed trial can be read, or "" if nobody said."""
         if self.info is None:
             return ""
-        from holdfast.callbacks.trial_view import ERROR_FILE, trial_dirname
+        from holdfast.views.trials import ERROR_FILE, trial_dirname
 
         return os.path.join(self.info.root, trial_dirname(self.info, trial), ERROR_FILE)
 
@@ -74,7 +87,7 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     """How it ended; given to ``Display.end``."""
 
     at: float
-    outcome: str = Outcome.FINISHED
+    outcome: str = Ending.FINISHED
     reason: str = ""
     """Why it was interrupted or failed, or who has taken it over, in a few words."""
 
@@ -89,7 +102,9 @@ class DisplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     parameter_columns: Mapping[str, str] | None = None
     """Path in the config and the title of its column; None shows what the search chose."""
 
-    max_progress_rows: int = 20
+    max_progress_rows: int | None = None
+    """Rows of the table; None shows as many as the terminal has room for, elsewhere ``USUAL_ROWS``."""
+
     max_error_rows: int = 20
     max_column_length: int = 20
     infer_limit: int = 3
@@ -106,13 +121,18 @@ class DisplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     overwrite: bool = True
     """Whether a notebook replaces its output, or adds to it."""
 
+    @property
+    def row_limit(self) -> int:
+        """Rows of the table where no terminal says how many there is room for."""
+        return USUAL_ROWS if self.max_progress_rows is None else self.max_progress_rows
+
     def objective(self, facts: ExperimentFacts) -> tuple[str, str] | None:
         """The metric to be shown as the aim, and "min" or "max"."""
         metric, mode = self.metric or facts.metric, self.mode or facts.mode
         return (metric, mode) if metric and mode else None
 
 
-class Row(msgspec.Struct, frozen=True):
+class TableRow(msgspec.Struct, frozen=True):
     """One trial in a table."""
 
     name: str
@@ -125,6 +145,15 @@ class Row(msgspec.Struct, frozen=True):
     place: str = ""
     """Where it runs, as ``ip:pid``."""
 
+    ended: str = ""
+    """Why it has ended, or ""."""
+
+    rank: int = 0
+    """Its place among the best trials, from 1; 0 if it is not among them."""
+
+    trend: tuple[float, ...] = ()
+    """Values of the objective so far, thinned, as far as this driver saw them."""
+
 
 class Best(msgspec.Struct, frozen=True):
     """The trial whose last report is the best."""
@@ -132,7 +161,7 @@ class Best(msgspec.Struct, frozen=True):
     metric: str
     mode: str
     value: float
-    row: Row
+    row: TableRow
 
 
 class FailureGroup(msgspec.Struct):
@@ -152,6 +181,24 @@ class FailureGroup(msgspec.Struct):
     """Failures this way after which the trial was tried again, as far as this driver saw."""
 
 
+class Backlog(msgspec.Struct, frozen=True, kw_only=True):
+    """Checkpoints that trials have saved and that are not where the experiment lives yet."""
+
+    checkpoints: int
+    bytes: int
+    oldest_s: float
+    """How long the oldest has been waiting."""
+
+    place: str
+    """Where they are on their way to."""
+
+    limit: int | None = None
+    """How many bytes may wait, if trials wait because there are more."""
+
+    full_s: float = 0.0
+    """How long trials that save have had to wait."""
+
+
 class ProgressView(msgspec.Struct, frozen=True, kw_only=True):
     """Everything a display shows at one moment."""
 
@@ -163,6 +210,9 @@ class ProgressView(msgspec.Struct, frozen=True, kw_only=True):
     """Of all drivers of this experiment."""
 
     counts: Mapping[str, int]
+    """Trials by status, and those that are ``NOT_STARTED``. Trials that are still to be made are PENDING, so that all
+    add up to ``total`` where that is known."""
+
     total: int | None
     finished: int
     reports: int
@@ -176,7 +226,7 @@ class ProgressView(msgspec.Struct, frozen=True, kw_only=True):
     more_failures: int
     """Kinds that are left out of ``failures``."""
 
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     hidden: int
     """Running trials that are left out of ``rows``."""
 
@@ -192,3 +242,5 @@ class ProgressView(msgspec.Struct, frozen=True, kw_only=True):
 
     lag_s: float
     """How far the durable copy is behind."""
+
+    backlog: Backlog | None = None

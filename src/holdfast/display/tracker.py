@@ -12,25 +12,41 @@ from __future__ import annotations
 import heapq
 import math
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from itertools import islice
 from typing import Any
 
-from holdfast.callbacks.progress_facts import Best, DisplayOptions, ExperimentFacts, FailureGroup, ProgressView, Row
+from msgspec.structs import replace
+
+from holdfast.core import backlog
 from holdfast.core import events as ev
 from holdfast.core.retention import lookup
 from holdfast.core.state import UNIT, State, Status, Trial
+from holdfast.display.experiment_facts import (
+    NOT_STARTED,
+    Backlog,
+    Best,
+    DisplayOptions,
+    ExperimentFacts,
+    FailureGroup,
+    ProgressView,
+    TableRow,
+)
 
 MAX_KINDS = 200
-"""Kinds of failures that are told apart; the rest is counted together."""
+"""Kinds of failures that are distinguished; the rest is counted together."""
 
 OTHER_KINDS = ("", "", "")
 
 KEPT_ENDS = 100
 """Latest ends that are remembered."""
 
-ENDED_ROWS = 5
-"""Rows that ended trials get while more trials run than fit."""
+BEST_ROWS = 5
+"""Rows that the best trials, or the latest ended ones, get while more trials run than fit."""
+
+TREND_POINTS = 32
+TREND_TRIALS = 1000
+"""Trials whose curves are remembered; those of others are forgotten, the oldest first."""
 
 SHOWN_KINDS = 20
 
@@ -48,6 +64,22 @@ def metric_value(trial: Trial, metric: str) -> float | None:
     if isinstance(value, bool | int | float) and math.isfinite(value):
         return float(value)
     return None
+
+
+def backlog_of(state: State, place: str, at: float) -> Backlog | None:
+    """The checkpoints that are on their way to ``place``; None if there are none."""
+    oldest = backlog.oldest(state)
+    if oldest is None:
+        return None
+    waits = bool(state.full_since and state.running)
+    return Backlog(
+        checkpoints=len(state.staged),
+        bytes=state.staged_bytes,
+        oldest_s=max(0.0, at - oldest),
+        place=place,
+        limit=state.full_limit if waits else None,
+        full_s=max(0.0, at - state.full_since) if waits else 0.0,
+    )
 
 
 class Leaderboard:
@@ -88,6 +120,55 @@ class Leaderboard:
         return [(self._sign * cost, n) for cost, n in found]
 
 
+class Trends:
+    """The course of one metric for each trial, in a bounded number of points."""
+
+    def __init__(self, metric: str) -> None:
+        self.metric = metric
+        self._curves: dict[int, ObjectiveCurve] = {}
+
+    def add(self, n: int, metrics: Mapping[str, Any]) -> None:
+        """Take a trial's next value; what is not a finite number leaves no point."""
+        value = lookup(metrics, self.metric)
+        if not isinstance(value, int | float) or not math.isfinite(value):
+            return
+        curve = self._curves.get(n)
+        if curve is None:
+            curve = self._curves[n] = ObjectiveCurve()
+            if len(self._curves) > TREND_TRIALS:
+                del self._curves[next(iter(self._curves))]
+        curve.add(value)
+
+    def forget(self, n: int) -> None:
+        """The trial began again."""
+        self._curves.pop(n, None)
+
+    def of(self, n: int) -> tuple[float, ...]:
+        """The points of a trial."""
+        curve = self._curves.get(n)
+        return () if curve is None else tuple(curve.points)
+
+
+class ObjectiveCurve:
+    """Values at even distances: whenever there are too many, every other one goes. The latest is always there."""
+
+    def __init__(self) -> None:
+        self.points: list[float] = []
+        self._stride = 1
+        self._count = 0
+
+    def add(self, value: float) -> None:
+        """Take the next value."""
+        if self.points and (self._count - 1) % self._stride:
+            self.points[-1] = value  # between two points: only the latest stands for itself
+        else:
+            self.points.append(value)
+        self._count += 1
+        if len(self.points) > TREND_POINTS:
+            self.points = self.points[::2]
+            self._stride *= 2
+
+
 class Speed:
     """Ends and reports per second over the last minute."""
 
@@ -126,27 +207,38 @@ class ProgressTracker:
         self._kinds: dict[tuple[str, str, str], FailureGroup] = {}
         self._errored: dict[int, FailureGroup] = {}
         self._speed = Speed()
+        self._trends: Trends | None = None
+        self._not_started: set[int] = set()
+        self._newly_ended: set[int] = set()
 
     def feed(self, event: ev.AnyEvent) -> None:
         """Take one event; the state may already be ahead of it."""
         kind = type(event)
         if kind is ev.Reported:
             self._changed.add(event.n)  # type: ignore[union-attr]
+            if self._trends is not None:
+                self._trends.add(event.n, event.metrics)  # type: ignore[union-attr]
         elif kind in _FED:
             _FED[kind](self, event)
 
-    def _started(self, event: ev.TrialStarted | ev.TrialRequeued) -> None:
+    def _started(self, event: ev.TrialStarted) -> None:
         """The trial was rewound to a checkpoint or to nothing: its last value may be another."""
         self._changed.add(event.n)
+        if self._trends is not None and event.source is None:
+            self._trends.forget(event.n)
 
     def _requeued(self, event: ev.TrialRequeued) -> None:
         self._changed.add(event.n)
+        self._newly_ended.discard(event.n)
+        self._not_started.discard(event.n)
         group = self._errored.pop(event.n, None)
         if group is not None:
             group.errored -= 1
 
     def _terminated(self, event: ev.TrialTerminated) -> None:
         self._ends.append(event.n)
+        if not event.attempt:
+            self._newly_ended.add(event.n)
 
     def _attempt_failed(self, event: ev.AttemptFailed) -> None:
         self._kind(event.n, event.cause, event.error).retried += 1
@@ -193,6 +285,7 @@ class ProgressTracker:
         board = self._board
         if objective is not None and (board is None or (board.metric, board.mode) != objective):
             board = self._board = Leaderboard(*objective)
+            self._trends = Trends(objective[0])
             self._changed.update(range(len(state.trials)))
         if not self._caught_up:
             self._read_past(state)
@@ -201,12 +294,15 @@ class ProgressTracker:
             for n in self._changed:
                 board.put(state.trials[n])
         self._changed.clear()
+        self._not_started |= self._newly_ended
+        self._newly_ended.clear()
 
     def _read_past(self, state: State) -> None:
         ended = [trial for trial in state.trials if trial.final]
         for trial in ended:
             if trial.status == Status.ERROR and trial.n not in self._errored:
                 self._count_error(trial.n, trial.cause, trial.error or ev.ErrorFacts())
+        self._newly_ended.update(trial.n for trial in ended if is_unstarted(trial))
         latest = heapq.nlargest(KEPT_ENDS, ended, key=lambda trial: (trial.ended_at, trial.n))
         self._ends = deque((trial.n for trial in reversed(latest)), maxlen=KEPT_ENDS)
 
@@ -234,12 +330,12 @@ class ProgressTracker:
         """What there is to show now: O(running + rows), plus the trials that changed since the last view."""
         objective = options.objective(facts)
         self.catch_up(state, objective)
-        counts = dict(state.counts)
+        total = _total(state, facts, options)
+        counts = honest_counts(state, total, len(self._not_started))
         finished = counts[Status.TERMINATED] + counts[Status.ERROR]
         trials_per_s, reports_per_s = self._speed.sample(at, finished, state.reports)
-        total = _total(state, facts, options)
-        left = None if total is None else total - finished
-        ending = state.session.draining or state.stopping
+        left = None if total is None else total - finished - counts[NOT_STARTED]
+        ending = state.driver.draining or state.stopping
         failures = self.failures()
         rows, hidden = self.rows(state, facts, options, at)
         return ProgressView(
@@ -259,10 +355,11 @@ class ProgressTracker:
             rows=rows,
             hidden=hidden,
             resources=_resources(state),
-            storage_trouble=tuple(islice(state.session.storage_trouble.values(), 3)),
-            draining=state.session.draining,
+            storage_trouble=tuple(islice(state.driver.storage_trouble.values(), 3)),
+            draining=state.driver.draining,
             stopping=state.stopping,
             lag_s=lag_s,
+            backlog=backlog_of(state, facts.root, at),
         )
 
     def _best(self, state: State, facts: ExperimentFacts, at: float) -> Best | None:
@@ -274,18 +371,27 @@ class ProgressTracker:
 
     def rows(
         self, state: State, facts: ExperimentFacts, options: DisplayOptions, at: float
-    ) -> tuple[tuple[Row, ...], int]:
+    ) -> tuple[tuple[TableRow, ...], int]:
         """The trials worth a row as of the last ``catch_up``, and how many running ones are left out."""
-        limit = options.max_progress_rows
+        limit = options.row_limit
+        best = [state.trials[n] for _, n in self.best(limit if options.sort_by_metric else BEST_ROWS)]
+        ranks = {trial.n: i for i, trial in enumerate(best, 1)}
         if options.sort_by_metric and self._board is not None:
-            chosen = [state.trials[n] for _, n in self.best(limit)]
-            return tuple(make_row(state, trial, facts, at) for trial in chosen), 0
+            return tuple(self._row(state, trial, facts, at, ranks) for trial in best), 0
         running = [state.trials[n] for n in islice(state.running, limit)]
-        ended = list(islice(self.latest_ends(state), limit))
-        room = max(limit - len(running), min(ENDED_ROWS, len(ended), limit // 3))
-        running = running[: limit - min(room, len(ended))]
-        shown = running + ended[:room]
-        return tuple(make_row(state, trial, facts, at) for trial in shown), len(state.running) - len(running)
+        # Below the running trials stand the best; without an objective, and where there is room, the latest ended.
+        others = [trial for trial in best if trial.status != Status.RUNNING]
+        known = {trial.n for trial in others}
+        others += [trial for trial in islice(self.latest_ends(state), limit) if trial.n not in known]
+        room = max(limit - len(running), min(BEST_ROWS, len(others), limit // 3))
+        running = running[: limit - min(room, len(others))]
+        shown = running + others[:room]
+        rows = tuple(self._row(state, trial, facts, at, ranks) for trial in shown)
+        return rows, len(state.running) - len(running)
+
+    def _row(self, state: State, trial: Trial, facts: ExperimentFacts, at: float, ranks: dict[int, int]) -> TableRow:
+        trend = self._trends.of(trial.n) if self._trends is not None else ()
+        return replace(make_row(state, trial, facts, at), rank=ranks.get(trial.n, 0), trend=trend)
 
 
 _FED: dict[type, Any] = {
@@ -302,13 +408,13 @@ def failure_key(cause: str, error: ev.ErrorFacts) -> tuple[str, str, str]:
     return cause, error.type, error.location or error.message
 
 
-def make_row(state: State, trial: Trial, facts: ExperimentFacts, at: float) -> Row:
+def make_row(state: State, trial: Trial, facts: ExperimentFacts, at: float) -> TableRow:
     """The facts of one trial that a table shows."""
     running = trial.status == Status.RUNNING
     # A trial that runs but has not reported for a while must not look as if it stood still.
     time_s = max(trial.time_total, trial.base_time + at - trial.attempt_at) if running else trial.time_total
     worker = state.workers.get(trial.worker) if running and trial.ordinal else None
-    return Row(
+    return TableRow(
         name=facts.name_of(trial),
         status=trial.status,
         iteration=trial.iteration,
@@ -317,17 +423,43 @@ def make_row(state: State, trial: Trial, facts: ExperimentFacts, at: float) -> R
         params=trial.params,
         metrics=trial.metrics or {},
         place="" if worker is None else f"{worker.ip}:{worker.pid}",
+        ended=trial.reason if trial.status == Status.TERMINATED else "",
     )
 
 
-def _total(state: State, facts: ExperimentFacts, options: DisplayOptions) -> int | None:
+def is_unstarted(trial: Trial) -> bool:
+    """Whether it ended with the experiment before it had begun."""
+    return trial.status == Status.TERMINATED and not trial.attempt
+
+
+def honest_counts(state: State, total: int | None, unstarted: int) -> dict[str, int]:
+    """Trials by status so that they add up to the total.
+
+    Args:
+        state: The experiment.
+        total: Trials that there will be, if that is known.
+        unstarted: Trials that ended before they had begun; they are not done.
+    """
+    counts = {**state.counts, NOT_STARTED: unstarted}
+    counts[Status.TERMINATED] -= unstarted
+    to_come = 0 if total is None else total - len(state.trials)
+    # After a stop rule has ended the search nothing more will come.
+    counts[NOT_STARTED if state.search_ended else Status.PENDING] += to_come
+    return counts
+
+
+def total_trials(state: State, wanted: int | None) -> int | None:
+    """Trials that there are in the end; None if nobody knows. A searcher may run out of suggestions before."""
     known = len(state.trials)
-    if state.search_ended:
+    if state.search_ended and not state.stopping:
         return known
-    total = facts.total if facts.total is not None else options.total
-    return None if total is None else max(total, known)
+    return (known if state.search_ended else None) if wanted is None else max(wanted, known)
+
+
+def _total(state: State, facts: ExperimentFacts, options: DisplayOptions) -> int | None:
+    return total_trials(state, facts.total if facts.total is not None else options.total)
 
 
 def _resources(state: State) -> tuple[tuple[str, float, float], ...]:
-    used, capacity = state.session.used, state.session.capacity
+    used, capacity = state.driver.used, state.driver.capacity
     return tuple((name, used.get(name, 0) / UNIT, amount / UNIT) for name, amount in capacity.items() if amount)

@@ -14,19 +14,19 @@ from __future__ import annotations
 import sys
 from typing import Any, TextIO
 
-from holdfast.callbacks.progress_base import Display, SilentDisplay, logger
-from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, Outcome, ProgressView, RunSummary
-from holdfast.callbacks.progress_notebook import NotebookDisplay, in_notebook
-from holdfast.callbacks.progress_plain import PlainDisplay
-from holdfast.callbacks.progress_tracker import ProgressTracker
-from holdfast.callbacks.reporters import JupyterNotebookReporter, ProgressReporter, TableReporter
+from holdfast.display.base import Display, SilentDisplay, logger
+from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, ProgressView, RunSummary
+from holdfast.display.notebook import NotebookDisplay, in_notebook
+from holdfast.display.plain_lines import PlainDisplay
+from holdfast.display.reporters import JupyterNotebookReporter, ProgressReporter, TableReporter
+from holdfast.display.tracker import ProgressTracker
 from holdfast.errors import InvalidTypeError
 
 __all__ = [
     "Display",
     "DisplayOptions",
     "ExperimentFacts",
-    "Outcome",
+    "Ending",
     "ProgressTracker",
     "ProgressView",
     "RunSummary",
@@ -66,14 +66,14 @@ def make_display(
     if isinstance(reporter, JupyterNotebookReporter) and not here:
         logger.warning("JupyterNotebookReporter needs a notebook and there is none; showing progress as text instead.")
     if reporter is not None and not _only_configures(reporter):
-        from holdfast.callbacks.progress_reporter import ReporterDisplay
+        from holdfast.display.reporter_display import ReporterDisplay
 
         return ReporterDisplay(reporter, stream)
     options = reporter.options() if isinstance(reporter, TableReporter) else DisplayOptions()
     if here:
         return NotebookDisplay(options, level)
     if _can_repaint(stream):
-        from holdfast.callbacks.progress_live import LiveDisplay
+        from holdfast.display.live import LiveDisplay
 
         return LiveDisplay(stream, options, level)
     return PlainDisplay(stream, options, level)

@@ -3,7 +3,7 @@
 Owns the frame and the terminal while it lives. There is no thread: the driver's loop calls ``update`` several times a
 second. The cursor is never hidden, so that even ``kill -9`` leaves a usable terminal; an exception or an exit gives the
 terminal back through ``close``. If painting fails (a terminal that went away, an encoding that cannot show the user's
-text) the display goes on with plain lines: an experiment never ends because of what is shown.
+text) the display continues with plain lines: an experiment never ends because of what is shown.
 """
 
 from __future__ import annotations
@@ -17,11 +17,14 @@ from typing import TYPE_CHECKING, TextIO
 
 from msgspec.structs import replace
 
-from holdfast.callbacks.progress_base import Display, Throttle
-from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
-from holdfast.callbacks.progress_plain import PlainDisplay
-from holdfast.callbacks.progress_table import GAP, Table, TableMaker
-from holdfast.callbacks.progress_words import (
+from holdfast.core import events as ev
+from holdfast.core.state import State, Status
+from holdfast.display.base import Display, Throttle
+from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
+from holdfast.display.output import terminal_text
+from holdfast.display.plain_lines import PlainDisplay
+from holdfast.display.table import GAP, Table, TableMaker
+from holdfast.display.words import (
     best_text,
     clip,
     clip_front,
@@ -38,8 +41,6 @@ from holdfast.callbacks.progress_words import (
     speed_text,
     trouble_text,
 )
-from holdfast.core import events as ev
-from holdfast.core.state import State, Status
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -80,7 +81,7 @@ class LiveDisplay(Display):
             console = Console(file=stream, highlight=False)
         self._console = console
         self._throttle = Throttle(REPAINT_S, clock)
-        self._frame = Frame(self.options)
+        self._frame = Frame(self.options, sparks=console.encoding.lower().startswith("utf"))
         self._live: Live | None = None
         self._pid = 0
         self._plain = PlainDisplay(stream, options, verbose)
@@ -147,8 +148,18 @@ class LiveDisplay(Display):
         lines = self._take_lines(state, facts)
         if lines:
             self._console.print(Text("\n".join(lines)), soft_wrap=True)
-        view = self.view(state, facts, at, lag_s)
-        self._live.update(self._frame.render(view, facts, self._console.width, self._console.height), refresh=True)
+        self._print_output(state, facts)
+        height = self._console.height
+        options = self.options
+        if options.max_progress_rows is None:
+            options = replace(options, max_progress_rows=max(LEAST_ROWS, height))
+        view = self.tracker.view(state, facts, options, at, lag_s)
+        self._live.update(self._frame.render(view, facts, self._console.width, height), refresh=True)
+
+    def _print_output(self, state: State, facts: ExperimentFacts, *, final: bool = False) -> None:
+        printed = self._take_output(state, final=final)
+        if printed:
+            self._console.print(terminal_text(printed, state, facts), soft_wrap=True)
 
     def _close_with(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
         from rich.text import Text
@@ -156,6 +167,7 @@ class LiveDisplay(Display):
         view = self.view(state, facts, summary.at)
         for line in self._take_lines(state, facts):
             self._console.print(Text(line), soft_wrap=True)
+        self._print_output(state, facts, final=True)
         # At the end the best trials are worth more than the latest.
         best = replace(self.options, sort_by_metric=True, max_progress_rows=CLOSING_ROWS)
         rows, _ = self.tracker.rows(state, facts, best, view.at)
@@ -184,7 +196,7 @@ class LiveDisplay(Display):
             except Exception:
                 pass  # the reason why we are here
         self._broken = True
-        self._plain.tracker = self.tracker
+        self._plain.tracker, self._plain.output = self.tracker, self.output
         for note in self._notes:
             self._plain.note(note)
         self._plain.note(f"the live display failed ({type(error).__name__}: {error}); going on with plain lines.")
@@ -193,9 +205,9 @@ class LiveDisplay(Display):
 class Frame:
     """What is painted; rich is imported by now."""
 
-    def __init__(self, options: DisplayOptions) -> None:
+    def __init__(self, options: DisplayOptions, *, sparks: bool = False) -> None:
         self._options = options
-        self._tables = TableMaker(options)
+        self._tables = TableMaker(options, sparks=sparks)
         self.notes: list[str] = []
 
     def render(self, view: ProgressView, facts: ExperimentFacts, width: int, height: int) -> RenderableType:

@@ -8,13 +8,16 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.callbacks.progress_base import Display, Throttle, logger
-from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
-from holdfast.callbacks.progress_table import Table, TableMaker
-from holdfast.callbacks.progress_words import (
+from holdfast.core.state import State, Status
+from holdfast.display.base import Display, Throttle, logger
+from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
+from holdfast.display.output import NOTEBOOK_LINES, output_html, plain_line
+from holdfast.display.table import Table, TableMaker
+from holdfast.display.words import (
     best_text,
     closing_lines,
     counts_text,
@@ -27,7 +30,7 @@ from holdfast.callbacks.progress_words import (
     speed_text,
     trouble_text,
 )
-from holdfast.core.state import State, Status
+from holdfast.messages.visible import visible
 
 REPAINT_S = 1.0
 KEPT_NOTES = 10
@@ -56,7 +59,8 @@ class NotebookDisplay(Display):
         super().__init__(options, min(verbose, 1))
         self._publish = publish or Output().show
         self._throttle = Throttle(REPAINT_S if self.options.overwrite else self.options.table_period_s, clock)
-        self._tables = TableMaker(self.options)
+        self._tables = TableMaker(self.options, sparks=True)
+        self._printed: deque[str] = deque(maxlen=NOTEBOOK_LINES)
         self._broken = False
 
     def note(self, text: str) -> None:
@@ -64,20 +68,30 @@ class NotebookDisplay(Display):
 
     def update(self, state: State, facts: ExperimentFacts, at: float, durable_lag_s: float = 0.0) -> None:
         if not self._broken and self._throttle.ready():
-            self._throttle.run(lambda: self._show(self.view(state, facts, at, durable_lag_s), facts, []))
+            self._throttle.run(lambda: self._look(state, facts, at, durable_lag_s))
 
     def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
         view = self.view(state, facts, summary.at)
+        self._hear(state, facts, final=True)
         self._show(view, facts, closing_lines(view, state, facts, summary, self._more_notes))
+
+    def _look(self, state: State, facts: ExperimentFacts, at: float, lag_s: float) -> None:
+        self._hear(state, facts)
+        self._show(self.view(state, facts, at, lag_s), facts, [])
+
+    def _hear(self, state: State, facts: ExperimentFacts, *, final: bool = False) -> None:
+        if not self.options.overwrite:
+            self._printed.clear()  # they stand above the table that was shown before
+        self._printed.extend(plain_line(line, state, facts) for line in self._take_output(state, final=final))
 
     def _show(self, view: ProgressView, facts: ExperimentFacts, closing: list[str]) -> None:
         objective = self.options.objective(facts)
         table = self._tables.make(view.rows, objective[0] if objective else None)
         html = render_html(view, facts, table, list(self._notes)[-KEPT_NOTES:], closing)
         try:
-            self._publish(html, self.options.overwrite)
+            self._publish(output_html(self._printed) + html, self.options.overwrite)
         except Exception as error:
-            # The front end is an edge: without it the experiment goes on, and its end is told in the log.
+            # The front end is an edge: without it the experiment continues, and its end is told in the log.
             if not self._broken:
                 logger.warning("The notebook display failed (%s: %s).", type(error).__name__, error)
             self._broken = True
@@ -107,7 +121,7 @@ def render_html(view: ProgressView, facts: ExperimentFacts, table: Table, notes:
         f'<div><b>{escape(facts.name)}</b> <span style="opacity:.6">{escape(facts.root)}</span></div>',
         _bar(view),
         _lines(_head(view)),
-        _table(table) if table.rows else "",
+        table_html(table) if table.rows else "",
     ]
     if closing:
         parts.append(_lines([*(f"Note: {note}" for note in notes), *closing]))
@@ -143,10 +157,11 @@ def escape(text: str) -> str:
     """Text as HTML that shows exactly this text."""
     from html import escape as escaped  # its table of entities is large, and seldom needed
 
-    return escaped(text)
+    return escaped(visible(text))
 
 
-def _table(table: Table) -> str:
+def table_html(table: Table) -> str:
+    """A table; every cell is escaped."""
     head = "".join(f"<th>{escape(title)}</th>" for title in table.titles)
     body = "".join(f"<tr>{''.join(map(_cell, cells))}</tr>" for cells in table.rows)
     return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"

@@ -11,11 +11,12 @@ import time
 from collections.abc import Callable
 from typing import TextIO
 
-from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, Outcome, ProgressView, RunSummary
-from holdfast.callbacks.progress_tracker import ProgressTracker, make_row
-from holdfast.callbacks.progress_words import ended_text, metrics_text, next_line, one_line, plural
 from holdfast.core import events as ev
 from holdfast.core.state import State, Status
+from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, ProgressView, RunSummary
+from holdfast.display.tracker import ProgressTracker, make_row
+from holdfast.display.trial_output import OutputLine, TrialOutput
+from holdfast.display.words import ended_text, metrics_text, next_line, one_line, plural
 
 logger = logging.getLogger("holdfast")
 
@@ -26,7 +27,7 @@ MAX_QUEUED = 1000
 """Lines about single trials that wait for the next update; more are counted and left out."""
 
 MAX_NOTES = 500
-"""Different notes that are told apart; from then on they are only counted."""
+"""Different notes that are distinguished; from then on they are only counted."""
 
 SHOW_ENDS = 2
 SHOW_RESULTS = 3
@@ -47,13 +48,24 @@ class Display:
         self._left_out = 0
         self._notes: dict[str, None] = {}
         self._more_notes = 0
+        self.output: TrialOutput | None = None
+
+    def watch(self, output: TrialOutput) -> None:
+        """Show what trials print, too."""
+        self.output = output
 
     def start(self, facts: ExperimentFacts) -> None:
         """The experiment is about to run."""
 
+    def inform(self, text: str) -> None:
+        """Something worth knowing, and no reason to act."""
+        self.note(text)
+
     def feed(self, event: ev.AnyEvent) -> None:
         """Take one journaled event, after it was applied to the state."""
         self.tracker.feed(event)
+        if self.output is not None:
+            self.output.feed(event)
         if self.verbose >= SHOW_ENDS:
             self._enqueue(event)
 
@@ -94,6 +106,10 @@ class Display:
         else:
             self._left_out += 1
 
+    def _take_output(self, state: State, *, final: bool = False) -> list[OutputLine]:
+        """Lines that trials printed since the last time."""
+        return [] if self.output is None else self.output.take(state, final=final)
+
     def _take_lines(self, state: State, facts: ExperimentFacts) -> list[str]:
         """Lines about single trials since the last time (verbose 2 and 3)."""
         lines = [self._event_line(event, state, facts) for event in self._queue]
@@ -125,20 +141,23 @@ class SilentDisplay(Display):
     def feed(self, event: ev.AnyEvent) -> None:
         """Nothing is shown, so nothing is counted."""
 
+    def inform(self, text: str) -> None:
+        logger.info("%s", one_line(text, 1000))
+
     def note(self, text: str) -> None:
         logger.warning("%s", one_line(text, 1000))
 
     def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
-        if summary.outcome == Outcome.TAKEN_OVER:
+        if summary.outcome == Ending.TAKEN_OVER:
             logger.warning(
                 "%s was taken over by %s, which goes on with it. This process stops here; nothing is lost. %s",
                 one_line(facts.name, 80),
                 one_line(summary.reason, 200),
                 next_line(facts, summary),
             )
-        elif summary.outcome != Outcome.FINISHED:
+        elif summary.outcome != Ending.FINISHED:
             reason = one_line(summary.reason, 200)
-            ended = "was interrupted" if summary.outcome == Outcome.INTERRUPTED else "ended with an error"
+            ended = "was interrupted" if summary.outcome == Ending.INTERRUPTED else "ended with an error"
             unfinished = sum(state.counts[status] for status in Status.ALL if status not in Status.FINAL)
             logger.warning(
                 "%s %s%s; unfinished: %s. %s",
@@ -192,5 +211,5 @@ class LineWriter:
                 self._stream.write(line.encode(encoding, "backslashreplace").decode(encoding) + "\n")
             self._stream.flush()
         except (OSError, ValueError):
-            # A closed pipe or file: nobody reads this any more, but the experiment goes on.
+            # A closed pipe or file: nobody reads this any more, but the experiment continues.
             self._stream = None

@@ -15,14 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from holdfast.callbacks.rows import DATE_FORMAT, ResultBuilder, flatten_result, known_objects
-from holdfast.core.state import State, Status, Trial
+from holdfast.core.state import State, Status, Stored, Trial
+from holdfast.errors import DamageError
 from holdfast.space import naming
-from holdfast.space.tree import copy_tree
+from holdfast.space.nested import copy_tree
+from holdfast.views.results import DATE_FORMAT, ResultBuilder, flatten_result, undamaged_objects
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.checkpoint import Checkpoint
-    from holdfast.resources import PlacementGroupFactory
+    from holdfast.config.resources import PlacementGroupFactory
 
 ERROR_FILE = "error.txt"
 PICKLED_ERROR_FILE = "error.pkl"
@@ -62,6 +63,9 @@ class ExperimentInfo:
     objects: Mapping[str, Any] | None = None
     """What the markers in configs stand for; None if nobody has loaded them."""
 
+    may_unpickle: bool = False
+    """Whether this process runs or restores the experiment, so that it trusts what is pickled there."""
+
     load_rows: Callable[[int], Sequence[Mapping[str, Any]]] | None = None
     """The surviving result rows of a trial, read from the journal."""
 
@@ -94,15 +98,17 @@ def place_of(info: ExperimentInfo, *names: str) -> str:
     return str(parse(info.url) / "/".join(names))
 
 
-def checkpoint_at(info: ExperimentInfo, dirname: str, index: int) -> Checkpoint:
+def checkpoint_at(info: ExperimentInfo, dirname: str, index: int, digest: str) -> Checkpoint:
     """A checkpoint of the trial in ``dirname``, wherever it is."""
     from holdfast.checkpoints.checkpoint import Checkpoint
     from holdfast.checkpoints.names import checkpoint_name
 
-    local = os.path.join(info.root, dirname, checkpoint_name(index))
+    name = checkpoint_name(index)
+    local = os.path.join(info.root, dirname, name)
     if not info.url:
-        return Checkpoint(local)
-    return Checkpoint.mirrored(place_of(info, dirname, checkpoint_name(index)), local, info.filesystem)
+        return Checkpoint.saved(local, digest=digest)
+    place = place_of(info, dirname, name)
+    return Checkpoint.mirrored(place, local, info.filesystem, digest=digest)
 
 
 def trial_name(info: ExperimentInfo, trial: Trial) -> str:
@@ -111,11 +117,21 @@ def trial_name(info: ExperimentInfo, trial: Trial) -> str:
 
 
 def trial_dirname(info: ExperimentInfo, trial: Trial) -> str:
-    """The name of a trial's directory under the experiment's root."""
-    if trial.dirname:
-        return trial.dirname
-    date = time.strftime(DATE_FORMAT, time.gmtime(trial.created_at + info.utc_offset_s))
-    return naming.trial_dirname(trial_name(info, trial), trial.tag, date, info.max_identifier_len)
+    """The name of a trial's directory under the experiment's root: always one name, never a way out of it.
+
+    Raises:
+        DamageError: The stored facts give none.
+    """
+    name = trial.dirname
+    if not name:
+        date = time.strftime(DATE_FORMAT, time.gmtime(trial.created_at + info.utc_offset_s))
+        name = naming.trial_dirname(trial_name(info, trial), trial.tag, date, info.max_identifier_len)
+    if why := naming.why_no_dirname(name):
+        raise DamageError(
+            f"Trial {trial.id} of {shown_root(info)} would have the directory {name!r}, which cannot be: {why}. "
+            "Nothing was changed. The experiment's journal or spec was changed by somebody."
+        )
+    return name
 
 
 class TrialPreview:
@@ -126,7 +142,7 @@ class TrialPreview:
         self.trial_id = trial_id
         self.experiment_tag = tag
         self.trainable_name = info.trainable_name
-        self.config: dict[str, Any] = known_objects(config, info.objects or {})
+        self.config: dict[str, Any] = undamaged_objects(config, info.objects)
         self.status = Status.PENDING
 
     def __str__(self) -> str:
@@ -140,6 +156,12 @@ class TrialView:
 
     Two views are equal if they show trials of the same id.
     """
+
+    PENDING = Status.PENDING
+    RUNNING = Status.RUNNING
+    PAUSED = Status.PAUSED
+    TERMINATED = Status.TERMINATED
+    ERROR = Status.ERROR
 
     __slots__ = ("__weakref__", "_analysis", "_builder", "_directory", "info", "record", "state")
 
@@ -207,7 +229,7 @@ class TrialView:
         latest = self.record.latest()
         if latest is None:
             return None
-        return checkpoint_at(self.info, trial_dirname(self.info, self.record), latest.index)
+        return checkpoint_at(self.info, trial_dirname(self.info, self.record), latest.index, latest.digest)
 
     @property
     def path(self) -> str:
@@ -242,7 +264,7 @@ class TrialView:
     @property
     def placement_group_factory(self) -> PlacementGroupFactory:
         """The resources that the trial asks for."""
-        from holdfast.resources import PlacementGroupFactory
+        from holdfast.config.resources import PlacementGroupFactory
 
         return PlacementGroupFactory([self.record.request or {"CPU": 1.0}])
 
@@ -270,6 +292,27 @@ class TrialView:
         """All surviving result rows, from the journal; none if this view was made without access to it."""
         load = self.info.load_rows
         return load(self.record.n) if load is not None else ()
+
+    @property
+    def is_saving(self) -> bool:
+        """Whether the trial's newest checkpoint is not stored yet, or it saves because it was told to pause."""
+        if self.record.status == Status.RUNNING and self.record.verdict == "pause":
+            return True
+        return any(newest.stored == Stored.STAGED for newest in self.record.checkpoints[-1:])
+
+    def has_checkpoint(self) -> bool:
+        """Whether there is a checkpoint that the trial would continue from."""
+        return self.record.latest() is not None
+
+    @property
+    def experiment_dir_name(self) -> str:
+        """The name of the experiment's directory."""
+        return self.info.name
+
+    @property
+    def local_experiment_path(self) -> str:
+        """The experiment's directory on this machine."""
+        return str(self.info.root)
 
     def is_finished(self) -> bool:
         """Whether the trial is TERMINATED or in ERROR."""
@@ -352,14 +395,15 @@ def _summary(values: list[float]) -> dict[str, Any]:
 def _at(config: Any, path: str) -> Any:
     """The value at ``a/b``: literal keys win, parts may be indexes of lists; None if there is no such value."""
     if isinstance(config, dict):
-        if path in config:
-            return copy_tree(config[path])
+        for key in config:
+            if str(key) == path:
+                return copy_tree(config[key])
         for key in config:
             if path.startswith(f"{key}/"):
                 found = _at(config[key], path[len(f"{key}/") :])
                 if found is not None:
                     return found
-    elif isinstance(config, list):
+    elif isinstance(config, list | tuple):
         head, _, rest = path.partition("/")
         if head.isdecimal() and int(head) < len(config):
             return _at(config[int(head)], rest) if rest else copy_tree(config[int(head)])

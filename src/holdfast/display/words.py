@@ -11,20 +11,26 @@ from __future__ import annotations
 import json
 import os
 import shlex
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
 from typing import Any
 
-from holdfast.callbacks.progress_facts import (
+from holdfast.core.events import Cause
+from holdfast.core.state import State, Status, Stored, Trial
+from holdfast.display.experiment_facts import (
+    NOT_STARTED,
+    Backlog,
     Best,
+    Ending,
     ExperimentFacts,
     FailureGroup,
-    Outcome,
     ProgressView,
-    Row,
     RunSummary,
+    TableRow,
 )
-from holdfast.core.events import Cause
-from holdfast.core.state import State, Status
+from holdfast.messages.visible import visible
+from holdfast.space.exact import is_exact, shown
 from holdfast.space.objects import is_marker
 
 CLOSING_LINES = 14
@@ -33,6 +39,11 @@ CLOSING_LINES = 14
 CLOSING_KINDS = 7
 MAX_MESSAGE = 160
 MAX_PARAMS = 6
+BACKLOG_S = 2.0
+"""A checkpoint that has been on its way for less is not worth a word."""
+
+MEMORY = "memory"
+GIB = 2**30
 
 NOUNS = {
     Status.RUNNING: "running",
@@ -40,7 +51,11 @@ NOUNS = {
     Status.PAUSED: "paused",
     Status.TERMINATED: "done",
     Status.ERROR: "failed",
+    NOT_STARTED: "not started",
 }
+
+_SHORT = {"AsyncHyperBandScheduler": "ASHA", "ASHAScheduler": "ASHA", "PopulationBasedTraining": "PBT"}
+"""What people call schedulers with long names."""
 
 _CAUSES = {
     Cause.EXIT: "the process exited",
@@ -54,10 +69,7 @@ _CAUSES = {
 
 def one_line(text: str, limit: int = MAX_MESSAGE) -> str:
     """Text as one printable line of at most ``limit`` characters."""
-    text = " ".join(text[: 4 * limit].split())
-    if not text.isprintable():
-        text = "".join(char if char.isprintable() else "?" for char in text)
-    return clip(text, limit)
+    return clip(visible(" ".join(text[: 4 * limit].split())), limit)
 
 
 def clip(text: str, limit: int) -> str:
@@ -72,6 +84,8 @@ def clip_front(text: str, limit: int) -> str:
 
 def value_text(value: Any, limit: int = 20) -> str:
     """A parameter or a metric in a few characters."""
+    if is_exact(value):
+        value = shown(value)
     if isinstance(value, bool | int) or value is None:
         text = "" if value is None else str(value)
     elif isinstance(value, float):
@@ -112,7 +126,7 @@ def plural(count: int, noun: str) -> str:
 
 def counts_text(counts: Mapping[str, int]) -> str:
     """How many trials are in which status; empty ones are left out."""
-    shown = [f"{counts[status]:,} {noun}" for status, noun in NOUNS.items() if counts[status]]
+    shown = [f"{counts[status]:,} {noun}" for status, noun in NOUNS.items() if counts.get(status)]
     return ", ".join(shown) or "no trials yet"
 
 
@@ -136,16 +150,69 @@ def speed_text(view: ProgressView) -> str:
     return ", ".join(parts)
 
 
-def params_text(row: Row, limit: int = 100) -> str:
+def params_text(row: TableRow, limit: int = 100) -> str:
     """What the search chose for a trial."""
-    shown = [f"{path.rpartition('/')[2]}={value_text(at_path(row.config, path))}" for path in row.params[:MAX_PARAMS]]
+    names = short_names(in_space_order(row.params, row.config))
+    chosen = islice(names.items(), MAX_PARAMS)
+    shown = [f"{one_line(name, 60)}={value_text(at_path(row.config, path))}" for path, name in chosen]
     if len(row.params) > MAX_PARAMS:
         shown.append("..")
     return clip(", ".join(shown), limit)
 
 
+def short_names(paths: Iterable[str]) -> dict[str, str]:
+    """The last part of each path, and as much before it as tells it from the others: lr, but enc/lr and dec/lr."""
+    paths = list(paths)
+    names = {path: path.rpartition("/")[2] for path in paths}
+    while len(set(names.values())) < len(paths):
+        taken = Counter(names.values())
+        longer = {path: _one_part_more(path, name) if taken[name] > 1 else name for path, name in names.items()}
+        if longer == names:  # the same path twice, or one that is the end of another
+            return {path: path for path in paths}
+        names = longer
+    return {path: one_line(name, 200) for path, name in names.items()}
+
+
+def _one_part_more(path: str, name: str) -> str:
+    before = path[: len(path) - len(name)].rstrip("/")
+    return f"{before.rpartition('/')[2]}/{name}" if before else name
+
+
+def in_space_order(paths: Iterable[str], config: Mapping[str, Any]) -> list[str]:
+    """Paths of parameters in the order in which the user wrote them down."""
+    order = {path: i for i, path in enumerate(_leaves(config))}
+    return sorted(paths, key=lambda path: order.get(path, len(order)))
+
+
+def _leaves(node: Any, prefix: str = "") -> Iterator[str]:
+    """The paths of a config's values, in its own order."""
+    items: Iterable[tuple[Any, Any]]
+    if is_exact(node):
+        node = shown(node)
+    if isinstance(node, Mapping) and not is_marker(node):
+        items = node.items()
+    elif isinstance(node, list | tuple):
+        items = enumerate(node)
+    else:
+        yield prefix
+        return
+    for key, value in items:
+        yield from _leaves(value, f"{prefix}/{key}" if prefix else str(key))
+
+
+def ended_words(reason: str) -> str:
+    """Why a trial ended, in the fewest words."""
+    if reason == "returned":
+        return "finished"
+    who, colon, why = reason.partition(": ")
+    who = _SHORT.get(who, who.removesuffix("Scheduler"))
+    return one_line(f"{who}{colon}{why}", 80)
+
+
 def at_path(node: Any, path: str) -> Any:
     """The value at ``a/b/0`` in a config; None if there is nothing. Keys may hold slashes or be numbers themselves."""
+    if is_exact(node):
+        node = shown(node)
     if isinstance(node, Mapping):
         if path in node:
             return node[path]
@@ -167,24 +234,59 @@ def at_path(node: Any, path: str) -> Any:
 def best_text(best: Best) -> str:
     """The best trial so far."""
     params = params_text(best.row)
-    return f"{best.metric}={value_text(best.value)} by {one_line(best.row.name, 60)}" + (
+    return f"{one_line(best.metric, 60)}={value_text(best.value)} by {one_line(best.row.name, 60)}" + (
         f" ({params})" if params else ""
     )
 
 
 def resources_text(view: ProgressView) -> str:
     """What is in use of what there is."""
-    return ", ".join(f"{used:g}/{amount:g} {one_line(name, 20)}" for name, used, amount in view.resources)
+    return ", ".join(_resource_text(*each) for each in view.resources)
+
+
+def _resource_text(name: str, used: float, amount: float) -> str:
+    if name == MEMORY:
+        return f"{used / GIB:.1f}/{amount / GIB:.1f} GiB memory"
+    return f"{used:g}/{amount:g} {one_line(name, 20)}"
 
 
 def lag_text(view: ProgressView) -> str:
-    """How far the durable copy is behind, if that is worth a word."""
-    return f"durable {duration(view.lag_s)} behind" if view.lag_s >= 0.05 else ""
+    """How far the durable copy is behind, and which checkpoints it lacks, if that is worth a word."""
+    parts = [f"durable {duration(view.lag_s)} behind"] if view.lag_s >= 0.05 else []
+    if view.backlog is not None and view.backlog.oldest_s >= BACKLOG_S:
+        parts.append(backlog_text(view.backlog))
+    return ", ".join(parts)
+
+
+def backlog_text(backlog: Backlog) -> str:
+    """The checkpoints that are on their way."""
+    count, verb = plural(backlog.checkpoints, "checkpoint"), "waits" if backlog.checkpoints == 1 else "wait"
+    return f"{count} ({size_text(backlog.bytes)}) {verb} for storage, oldest {duration(backlog.oldest_s)}"
+
+
+def full_text(backlog: Backlog | None) -> str:
+    """Why trials that save wait; "" if they do not."""
+    if backlog is None or backlog.limit is None:
+        return ""
+    return (
+        f"Trials wait: {size_text(backlog.bytes)} of checkpoints are not yet in {one_line(backlog.place, 200)}, limit "
+        f"{size_text(backlog.limit)} (SyncConfig(max_backlog_bytes=...)); since {duration(backlog.full_s)}."
+    )
+
+
+def size_text(count: int) -> str:
+    """Bytes in the unit that fits."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
 
 
 def trouble_text(view: ProgressView) -> str:
     """What stands in the way right now."""
-    parts = []
+    parts = list(filter(None, [full_text(view.backlog)]))
     if view.draining:
         parts.append(f"Ending ({one_line(view.draining, 60)}): running trials save their work.")
     elif view.stopping:
@@ -195,8 +297,8 @@ def trouble_text(view: ProgressView) -> str:
 
 def failure_what(group: FailureGroup) -> str:
     """The name of a kind of failure."""
-    cause = _CAUSES.get(group.cause, "")
-    return f"{group.type} ({cause})" if group.type and cause else group.type or cause or group.cause or "failure"
+    cause, kind = _CAUSES.get(group.cause, ""), one_line(group.type)
+    return f"{kind} ({cause})" if kind and cause else kind or cause or one_line(group.cause) or "failure"
 
 
 def failure_text(group: FailureGroup, limit: int = MAX_MESSAGE) -> str:
@@ -251,24 +353,34 @@ def opening_lines(facts: ExperimentFacts, objective: tuple[str, str] | None) -> 
     return [f"holdfast: {', '.join(parts)}", f"Results: {one_line(facts.root, 1000)}"]
 
 
-def restore_call(root: str, **arguments: Any) -> str:
-    """The exact call that goes on with an experiment, ready to paste."""
-    given = "".join(f", {name}={value!r}" for name, value in arguments.items())
+def restore_call(root: str, trainable: str = "", **arguments: Any) -> str:
+    """The exact call that continues with an experiment, ready to paste.
+
+    Args:
+        root: Where the experiment is.
+        trainable: How the trainable is written in the user's script, if its code may have been corrected there.
+        **arguments: The others.
+    """
+    given = f", trainable={trainable}" if trainable else ""
+    given += "".join(f", {name}={value!r}" for name, value in arguments.items())
     # JSON's escapes are Python's too, and its quotes are double; what UTF-8 cannot encode is written as an escape.
     readable = root.isprintable()
     return f"Tuner.restore({json.dumps(root, ensure_ascii=not readable)}{given})"
 
 
 def resume_line(facts: ExperimentFacts) -> str:
-    """How to go on after an interruption."""
+    """How to continue after an interruption."""
     return f"Resume with: {restore_call(facts.root)}.fit()"
 
 
 def next_line(facts: ExperimentFacts, summary: RunSummary) -> str:
     """What to type after a run that did not finish."""
-    if summary.outcome == Outcome.TAKEN_OVER:
+    if summary.outcome == Ending.TAKEN_OVER:
         return f"Follow it with: holdfast status {shlex.quote(facts.root)}"
-    return resume_line(facts)
+    if summary.outcome == Ending.INTERRUPTED:
+        return resume_line(facts)
+    # Somebody's code raised: without ``trainable`` the stored code would do so again.
+    return f"Resume with: {restore_call(facts.root, facts.given_as)}.fit()"
 
 
 def outcome_line(view: ProgressView, facts: ExperimentFacts, summary: RunSummary) -> str:
@@ -276,32 +388,51 @@ def outcome_line(view: ProgressView, facts: ExperimentFacts, summary: RunSummary
     name, took = one_line(facts.name, 80), duration(view.elapsed_s)
     counts = f"{done_text(view)} ended" if view.total is not None else done_text(view)
     details = f"({counts_text(view.counts)}) in {took}"
-    if summary.outcome == Outcome.FINISHED:
+    if summary.outcome == Ending.FINISHED:
         why = f", stopped by {one_line(view.stopping, 80)}" if view.stopping else ""
         return f"{name} finished: {counts} {details}{why}."
     reason = one_line(summary.reason, 200)
-    if summary.outcome == Outcome.INTERRUPTED:
+    if summary.outcome == Ending.INTERRUPTED:
         why = f" ({reason})" if reason else ""
-        return f"{name} was interrupted{why}: {counts} {details}. The others go on where they were when you resume."
-    if summary.outcome == Outcome.TAKEN_OVER:
+        return f"{name} was interrupted{why}: {counts} {details}."
+    if summary.outcome == Ending.TAKEN_OVER:
         return f"{name} was taken over by {reason}, which goes on with it. This process stops here; nothing is lost."
     why = f": {reason}" if reason else ""
     return f"{name} ended with an error{why}. {counts} {details}; everything that was reported is kept."
 
 
-def never_started_lines(state: State) -> list[str]:
-    """Trials that ended with the experiment before they had begun: they count as done, but nobody has done anything."""
-    if not state.stopping:
+def resume_lines(state: State) -> list[str]:
+    """What a resume does with trials that have begun and not ended; nothing if there are none."""
+    begun = [trial for trial in state.trials if not trial.final and trial.attempt]
+    if not begun:
         return []
-    count = sum(trial.status == Status.TERMINATED and not trial.attempt for trial in state.trials)
-    return [f"Of these, {plural(count, 'trial')} had not started."] if count else []
+    saved = sum(has_checkpoint(trial) for trial in begun)
+    parts = []
+    if saved:
+        parts.append(
+            f"{plural(saved, 'trial')} will continue from {'its' if saved == 1 else 'their'} latest checkpoint"
+        )
+    if saved < len(begun):
+        again = len(begun) - saved
+        why = "it has saved no checkpoint" if again == 1 else "they have saved no checkpoint"
+        parts.append(f"{plural(again, 'trial')} will start again from the beginning, because {why}")
+    return [f"On resume, {' and '.join(parts)}."]
+
+
+def has_checkpoint(trial: Trial) -> bool:
+    """Whether there is anything that the trial could continue from."""
+    usable = (Stored.COMMITTED, Stored.STAGED)
+    own = any(record.index >= trial.floor and record.stored in usable for record in trial.checkpoints)
+    return own or trial.origin_held
 
 
 def closing_lines(
     view: ProgressView, state: State, facts: ExperimentFacts, summary: RunSummary, unshown: int = 0
 ) -> list[str]:
     """The end of an experiment in at most ``CLOSING_LINES`` lines: what happened, what failed, what to type next."""
-    lines = [outcome_line(view, facts, summary), *never_started_lines(state)]
+    lines = [outcome_line(view, facts, summary)]
+    if summary.outcome in (Ending.INTERRUPTED, Ending.FAILED):
+        lines += resume_lines(state)
     if view.best is not None:
         lines.append(f"Best: {best_text(view.best)}")
     if view.failures:
@@ -313,10 +444,10 @@ def closing_lines(
     if unshown:
         lines.append(f"{plural(unshown, 'more note')} not shown; verbose=2 shows all.")
     lines.append(f"Results: {one_line(facts.root, 1000)}")
-    if summary.outcome != Outcome.FINISHED:
+    if summary.outcome != Ending.FINISHED:
         lines.append(next_line(facts, summary))
     elif view.counts[Status.ERROR]:
-        again = restore_call(facts.root, resume_errored=True)
+        again = restore_call(facts.root, facts.given_as, resume_errored=True)
         lines.append(f"Try the failed trials again with: {again}.fit()")
     return lines
 
@@ -331,7 +462,7 @@ def _closing_failure(group: FailureGroup, state: State, facts: ExperimentFacts) 
     return f"  {failure_text(group)} ({', '.join(details)})"
 
 
-def ended_text(row: Row, objective: tuple[str, str] | None, error: FailureGroup | None) -> str:
+def ended_text(row: TableRow, objective: tuple[str, str] | None, error: FailureGroup | None) -> str:
     """One trial's end, in one line."""
     parts = [f"{one_line(row.name, 60)} {row.status}: {plural(row.iteration, 'iteration')} in {duration(row.time_s)}"]
     if error is not None:

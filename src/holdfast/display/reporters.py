@@ -15,15 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from holdfast.callbacks.progress_facts import DisplayOptions, Row
-from holdfast.callbacks.progress_table import TableMaker
-from holdfast.callbacks.progress_words import NOUNS, clip_front, duration, one_line, value_text
 from holdfast.config.settings import one_of, real_number, refuse, true_or_false, whole_number
 from holdfast.core.retention import lookup
 from holdfast.core.state import Status
+from holdfast.display.experiment_facts import DisplayOptions, TableRow
+from holdfast.display.table import TableMaker
+from holdfast.display.words import NOUNS, clip_front, duration, one_line, value_text
+from holdfast.messages.visible import visible_lines
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.progress_notebook import Output
+    from holdfast.display.notebook import Output
 
 Columns = Sequence[str] | Mapping[str, str]
 
@@ -164,7 +165,7 @@ class TableReporter(ProgressReporter):
         _add(f"{type(self).__name__}.add_parameter_column", self._parameter_columns, parameter, representation)
 
     def options(self) -> DisplayOptions:
-        """The same wishes, for a display."""
+        """The same requests, for a display."""
         return DisplayOptions(
             metric_columns=dict(self._metric_columns),
             infer_metrics=self._infer_metrics,
@@ -194,13 +195,13 @@ class TableReporter(ProgressReporter):
         self._emit("\n".join(self.text(trials, done, *sys_info)))
 
     def _emit(self, text: str) -> None:
-        print(text, file=sys.stdout, flush=True)
+        print(visible_lines(text), file=sys.stdout, flush=True)
 
     def text(self, trials: Sequence[Any], done: bool, *sys_info: str) -> list[str]:
         """What ``report`` prints, as lines."""
         counts = {status: sum(trial.status == status for trial in trials) for status in Status.ALL}
         total = f"/{self._total_samples:,}" if self._total_samples is not None else ""
-        shown = ", ".join(f"{counts[status]:,} {noun}" for status, noun in NOUNS.items() if counts[status])
+        shown = ", ".join(f"{counts[status]:,} {noun}" for status, noun in NOUNS.items() if counts.get(status))
         passed = max(0.0, time.time() - self._start_time)
         when = "Final status" if done else "Status"
         lines = [f"== {when} after {duration(passed)}: {len(trials):,}{total} trials ({shown}) =="]
@@ -354,7 +355,7 @@ class JupyterNotebookReporter(TableReporter):
         self._output: Output | None = None
 
     def _emit(self, text: str) -> None:
-        from holdfast.callbacks.progress_notebook import Output, escape, in_notebook
+        from holdfast.display.notebook import Output, escape, in_notebook
 
         if not in_notebook():
             super()._emit(text)
@@ -363,7 +364,7 @@ class JupyterNotebookReporter(TableReporter):
         self._output.show(f"<pre>{escape(text)}</pre>", self._overwrite)
 
     def options(self) -> DisplayOptions:
-        """The same wishes, for a display."""
+        """The same requests, for a display."""
         return replace(super().options(), overwrite=self._overwrite)
 
 
@@ -392,9 +393,9 @@ def _add(what: str, columns: dict[str, str], name: str, title: str | None) -> No
     columns[name] = title or name
 
 
-def _row(trial: Any) -> Row:
+def _row(trial: Any) -> TableRow:
     result = trial.last_result or {}
-    return Row(
+    return TableRow(
         name=str(trial),
         status=trial.status,
         iteration=int(result.get("training_iteration") or 0),
