@@ -13,7 +13,7 @@ from typing import Any
 
 from holdfast.core.events import ErrorFacts
 from holdfast.core.observations import Raised, Report, Returned, Stopped
-from holdfast.trainable.messages import Channel, Decision, Quit, Run, Setup
+from holdfast.trainable.worker_messages import Channel, Decision, Quit, Run, Setup
 
 CODE_RUNNER = "code_runner:run_attempts"
 

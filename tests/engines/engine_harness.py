@@ -15,14 +15,15 @@ from code_runner import CODE_RUNNER
 from holdfast.config import LocalEngine
 from holdfast.core.observations import Joined, Report
 from holdfast.engines import process_tree
-from holdfast.engines.local import LocalProcessEngine
-from holdfast.testing.engine_contract import DEADLINE_S, Driver, make_run, make_setup
+from holdfast.engines.local_engine import LocalProcessEngine
+from holdfast.storage.trial_logs import OLDER, is_note, log_name
+from holdfast.testing.engine_contract import DEADLINE_S, ContractDriver, make_run, make_setup
 
 HERE = str(Path(__file__).parent)
 T = TypeVar("T")
 
 
-class LocalDriver(Driver):
+class LocalDriver(ContractDriver):
     """A driver of a local engine."""
 
     engine: LocalProcessEngine
@@ -41,11 +42,17 @@ class LocalDriver(Driver):
     def ran(self, n: int, code: str, **fields: Any) -> Any:
         """Run code to its end, which is returned."""
         self.code(n, code, **fields)
-        return self.end_of(n)
+        return self.end_of(n, fields.get("attempt", 1))
 
     def metrics(self, n: int) -> dict[str, Any]:
         """The trial's first report, waited for."""
         return self.until(lambda: self.reports_of(n))[0].metrics
+
+    def printed(self, n: int) -> str:
+        """What is kept of the trial's output, without the lines that are ours."""
+        files = (self.logs / (log_name(f"trial_{n}") + ending) for ending in (OLDER, ""))
+        text = "".join(file.read_text() for file in files if file.exists())
+        return "".join(line for line in text.splitlines(keepends=True) if not is_note(line.rstrip("\n")))
 
     def pid_of(self, n: int) -> int:
         """The process that ran the trial."""

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from holdfast.core.observations import Died, Returned
 from holdfast.engines.gpu import GpuPool, visible_gpus
-from holdfast.trainable.messages import Decision
+from holdfast.trainable.worker_messages import Decision
 
 Drive = Callable[..., LocalDriver]
 

@@ -10,7 +10,7 @@ import pytest
 from engine_harness import gone, wait_until
 
 from holdfast.engines import capacity, process_tree
-from holdfast.engines.orders import RUN_VARIABLE
+from holdfast.engines.nanny_messages import RUN_VARIABLE
 
 NAMED = "import ctypes, time; ctypes.CDLL(None).prctl(15, b'a) Z (b', 0, 0, 0); print(flush=True); time.sleep(1000)"
 

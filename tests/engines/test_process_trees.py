@@ -16,8 +16,8 @@ from engine_harness import HERE, LocalDriver, gone, open_fds, wait_until
 
 from holdfast.core.events import Cause
 from holdfast.core.observations import Died, Joined, Returned
-from holdfast.engines import crew, process_tree
-from holdfast.trainable.messages import Decision
+from holdfast.engines import process_tree, worker_pool
+from holdfast.trainable.worker_messages import Decision
 
 Drive = Callable[..., LocalDriver]
 
@@ -106,7 +106,7 @@ def test_close_ends_everything_and_leaves_no_zombie(drive: Drive, new_children: 
 def test_close_with_grace_lets_trials_end_themselves(
     drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "TERM_S", 0.01)
+    monkeypatch.setattr(worker_pool, "TERM_S", 0.01)
     driver = drive()
     code = """
         def tidy(*_):

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import pytest
 from engine_harness import open_fds
 
-from holdfast.engines.link import Link
+from holdfast.engines.link import SocketLink
 
 
 def frame(data: bytes) -> bytes:
@@ -17,15 +17,15 @@ def frame(data: bytes) -> bytes:
 
 
 @pytest.fixture
-def links() -> Iterator[tuple[Link, Link]]:
+def links() -> Iterator[tuple[SocketLink, SocketLink]]:
     one, two = socket.socketpair()
-    pair = Link(one), Link(two)
+    pair = SocketLink(one), SocketLink(two)
     yield pair
     for link in pair:
         link.close()
 
 
-def read_all(link: Link, other: Link, count: int) -> list[bytes]:
+def read_all(link: SocketLink, other: SocketLink, count: int) -> list[bytes]:
     payloads: list[bytes] = []
     while len(payloads) < count:
         other.flush()
@@ -35,7 +35,7 @@ def read_all(link: Link, other: Link, count: int) -> list[bytes]:
     return payloads
 
 
-def test_messages_larger_than_the_socket_arrive_whole_and_in_order(links: tuple[Link, Link]) -> None:
+def test_messages_larger_than_the_socket_arrive_whole_and_in_order(links: tuple[SocketLink, SocketLink]) -> None:
     here, there = links
     sent = [bytes([i]) * (300_000 if i % 3 else 5) for i in range(9)]
     for message in sent:
@@ -45,7 +45,7 @@ def test_messages_larger_than_the_socket_arrive_whole_and_in_order(links: tuple[
     assert not here.waiting
 
 
-def test_descriptors_travel_in_the_order_of_their_messages(links: tuple[Link, Link]) -> None:
+def test_descriptors_travel_in_the_order_of_their_messages(links: tuple[SocketLink, SocketLink]) -> None:
     here, there = links
     before = open_fds()
     pipes = [os.pipe() for _ in range(3)]
@@ -67,7 +67,7 @@ def test_descriptors_travel_in_the_order_of_their_messages(links: tuple[Link, Li
     assert open_fds() == before
 
 
-def test_a_peer_that_is_gone_is_told_by_receive_and_never_raised(links: tuple[Link, Link]) -> None:
+def test_a_peer_that_is_gone_is_told_by_receive_and_never_raised(links: tuple[SocketLink, SocketLink]) -> None:
     here, there = links
     before = open_fds()
     there.send(frame(b"last"))
@@ -83,7 +83,7 @@ def test_a_peer_that_is_gone_is_told_by_receive_and_never_raised(links: tuple[Li
 def test_unsent_descriptors_are_closed_with_the_link() -> None:
     before = open_fds()
     one, two = socket.socketpair()
-    link = Link(one)
+    link = SocketLink(one)
     link.send(b"x" * 5_000_000)
     link.send_with_fd(frame(b"x"), os.open(os.devnull, os.O_RDONLY))
     link.close()
@@ -91,7 +91,7 @@ def test_unsent_descriptors_are_closed_with_the_link() -> None:
     assert open_fds() == before
 
 
-def test_the_rest_of_a_dead_peer_is_read_at_once(links: tuple[Link, Link]) -> None:
+def test_the_rest_of_a_dead_peer_is_read_at_once(links: tuple[SocketLink, SocketLink]) -> None:
     here, there = links
     there.send(frame(b"a" * 100_000) + frame(b"b") + b"\x09\x00\x00\x00cut")
     there.close()

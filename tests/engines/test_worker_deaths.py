@@ -11,8 +11,8 @@ from engine_harness import LocalDriver, wait_until
 
 from holdfast.core.events import Cause
 from holdfast.core.observations import Died, Joined, Raised, Report, Returned
-from holdfast.engines import crew, process_tree
-from holdfast.trainable.messages import SaveSoon, frame
+from holdfast.engines import process_tree, worker_pool
+from holdfast.trainable.worker_messages import SaveRequest, frame
 
 Drive = Callable[..., LocalDriver]
 
@@ -86,7 +86,7 @@ def test_a_worker_that_writes_rubbish_on_its_socket_is_ended(drive: Drive) -> No
 
 
 def test_a_worker_that_closes_its_socket_is_ended(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "SILENT_S", 0.05)
+    monkeypatch.setattr(worker_pool, "SILENT_S", 0.05)
     driver = drive()
     end = driver.ran(0, "report()\nos.closerange(3, 100)\ntime.sleep(1000)")
     assert isinstance(end, Died)
@@ -97,7 +97,7 @@ def test_a_death_that_the_nanny_tells_late_is_told_as_what_it_was(
     drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The driver has given up waiting for a word about the worker whose connection had ended."""
-    monkeypatch.setattr(crew, "SILENT_S", 0.0)
+    monkeypatch.setattr(worker_pool, "SILENT_S", 0.0)
     driver = drive()
     end = driver.ran(0, "report()\nos.kill(os.getpid(), signal.SIGTERM)\ntime.sleep(1000)")
     assert isinstance(end, Died)
@@ -205,7 +205,7 @@ def test_a_worker_that_does_not_read_does_not_stop_the_others(drive: Drive) -> N
     driver.code(0, "report()\ntime.sleep(1000)")
     driver.metrics(0)
     worker = driver.engine._attempts[0, 1]
-    driver.engine._crew.send(worker, frame(SaveSoon()) * 500_000)
+    driver.engine._crew.send(worker, frame(SaveRequest()) * 500_000)
     assert worker.link.waiting
     assert isinstance(driver.ran(1, "report()"), Returned)
     driver.engine.halt(0, 1, 0.0)

@@ -8,8 +8,8 @@ import pytest
 from engine_harness import LocalDriver, gone
 
 from holdfast.core.observations import Died, Raised, Returned, Stopped
-from holdfast.engines import crew
-from holdfast.trainable.messages import Decision
+from holdfast.engines import worker_pool
+from holdfast.trainable.worker_messages import Decision
 
 Drive = Callable[..., LocalDriver]
 
@@ -89,7 +89,7 @@ def test_max_trials_per_worker_is_kept(drive: Drive) -> None:
 def test_a_worker_whose_halt_needed_a_signal_is_replaced_although_it_unwound(
     drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "TERM_S", 60.0)
+    monkeypatch.setattr(worker_pool, "TERM_S", 60.0)
     driver = drive()
     code = """
         def raise_stop(*_):
@@ -109,7 +109,7 @@ def test_a_worker_whose_halt_needed_a_signal_is_replaced_although_it_unwound(
 def test_a_worker_that_ignores_everything_is_killed_after_its_grace(
     drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crew, "TERM_S", 0.05)
+    monkeypatch.setattr(worker_pool, "TERM_S", 0.05)
     driver = drive()
     driver.code(0, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nreport()\nos.execvp('sleep', ['sleep', '1000'])")
     driver.metrics(0)
@@ -119,15 +119,15 @@ def test_a_worker_that_ignores_everything_is_killed_after_its_grace(
 
 
 def test_exit_functions_of_user_code_run_when_a_worker_retires(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "EXIT_S", 60.0)
+    monkeypatch.setattr(worker_pool, "EXIT_S", 60.0)
     driver = drive(max_trials_per_worker=1)
     code = "report()\nimport atexit\natexit.register(lambda: os.write(1, b'tidied up\\n'))"
     driver.ran(0, code)
-    assert (driver.logs / "worker-0.log").read_text() == "tidied up\n"
+    assert driver.printed(0) == "tidied up\n"
 
 
 def test_a_worker_that_does_not_leave_is_killed(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(crew, "EXIT_S", 0.05)
+    monkeypatch.setattr(worker_pool, "EXIT_S", 0.05)
     driver = drive(max_trials_per_worker=1)
     driver.code(0, "report()\nimport atexit\natexit.register(time.sleep, 1000)")
     assert isinstance(driver.end_of(0), Returned)
@@ -147,4 +147,5 @@ def test_logs_that_stay_empty_are_removed(drive: Drive) -> None:
     driver.ran(1, "report()\nprint('hello')")
     driver.ran(2, "report()")
     driver.engine.close()
-    assert [file.name for file in driver.logs.iterdir()] == ["worker-1.log"]
+    assert [file.name for file in driver.logs.iterdir()] == ["trial_1.log"]
+    assert driver.printed(1) == "hello\n"

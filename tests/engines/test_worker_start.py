@@ -15,9 +15,9 @@ from holdfast.config import LocalEngine
 from holdfast.core.events import Cause
 from holdfast.core.observations import Capacity, Died, Joined, Raised, Returned
 from holdfast.engines import process_tree
-from holdfast.engines.local import LocalProcessEngine
+from holdfast.engines.local_engine import LocalProcessEngine
 from holdfast.errors import InternalError, TuneError
-from holdfast.testing.engine_contract import Driver, make_run, make_setup
+from holdfast.testing.engine_contract import ContractDriver, make_run, make_setup
 from holdfast.testing.scripted import SCRIPTED_RUNNER
 from holdfast.trainable.pickling import dump_trainable
 
@@ -135,7 +135,7 @@ def test_numpy_can_be_preloaded_although_it_has_threads(drive: Drive, caplog: py
 
 def test_a_runner_that_cannot_be_imported_is_told_with_the_reason(tmp_path: Path) -> None:
     engine = LocalProcessEngine(LocalEngine(cpus=1), log_dir=tmp_path / "logs", runner="no_such_runner:run")
-    driver = Driver(engine)
+    driver = ContractDriver(engine)
     try:
         engine.open(make_setup(str(tmp_path)))
         driver.launch(0, ["report", {}])
@@ -148,7 +148,7 @@ def test_a_runner_that_cannot_be_imported_is_told_with_the_reason(tmp_path: Path
 
 def test_the_runner_of_trainables_is_the_default(tmp_path: Path) -> None:
     def train(config: dict[str, int]) -> None:
-        from holdfast.trainable.inside import report
+        from holdfast.trainable.api import report
 
         for step in range(config["steps"]):
             report({"step": step})
@@ -157,7 +157,7 @@ def test_the_runner_of_trainables_is_the_default(tmp_path: Path) -> None:
     engine = LocalProcessEngine(LocalEngine(cpus=1), log_dir=tmp_path / "logs")
     try:
         engine.open(msgspec.structs.replace(make_setup(str(tmp_path)), trainable_file="trainable"))
-        driver = Driver(engine)
+        driver = ContractDriver(engine)
         for n in range(2):
             engine.launch(make_run(n, 1, {"steps": 3}))
             assert isinstance(driver.end_of(n), Returned)

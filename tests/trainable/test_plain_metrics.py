@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from holdfast.errors import InvalidInputError, InvalidTypeError
-from holdfast.trainable.plain import MAX_DEPTH, plain_metrics
+from holdfast.trainable.metrics import MAX_DEPTH, plain_metrics
 
 
 class Colour(enum.IntEnum):

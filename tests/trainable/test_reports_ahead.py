@@ -16,15 +16,15 @@ from holdfast import Checkpoint, report
 from holdfast.core.observations import Report, Returned, Stopped
 from holdfast.journal.frames import decode_header
 from holdfast.trainable import session
-from holdfast.trainable.ahead import Owner, Spool, SpoolFolder, spool_path
-from holdfast.trainable.messages import Decision, Quit
+from holdfast.trainable.spool_writer import Spool, SpoolFolder, SpoolOwner, spool_path
+from holdfast.trainable.worker_messages import Decision, Quit
 
 Start = Callable[..., Driver]
 
-FIRST = Owner(0, 0, 1)
+FIRST = SpoolOwner(0, 0, 1)
 """The attempt of a ``Driver``."""
 
-LEFT = Owner(1, 5, 2)
+LEFT = SpoolOwner(1, 5, 2)
 
 
 @pytest.fixture(autouse=True)
@@ -283,7 +283,7 @@ def test_nothing_behind_a_damaged_byte_is_believed(left: Path, tmp_path: Path) -
 
 
 @pytest.mark.parametrize("other", [LEFT._replace(attempt=3), LEFT._replace(epoch=2), LEFT._replace(n=6)])
-def test_a_spool_of_somebody_else_is_not_believed(left: Path, tmp_path: Path, other: Owner) -> None:
+def test_a_spool_of_somebody_else_is_not_believed(left: Path, tmp_path: Path, other: SpoolOwner) -> None:
     os.rename(left, spool_path(tmp_path, other))
     assert SpoolFolder(tmp_path).read(other, after=2) == []
     assert SpoolFolder(tmp_path).owners() == [other]

@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from holdfast.resources import with_parameters
+from holdfast.config.resources import with_parameters
 from holdfast.trainable import context
-from holdfast.trainable.function_runner import check_signature
-from holdfast.trainable.inside import (
+from holdfast.trainable.api import (
     checkpoint_dir,
     get_checkpoint,
     get_context,
     report,
     should_checkpoint,
 )
+from holdfast.trainable.function_runner import check_signature
 
 
 @pytest.fixture(autouse=True)

@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 
 from holdfast.checkpoints.checkpoint import Checkpoint
+from holdfast.config.resources import PlacementGroupFactory, with_parameters
 from holdfast.errors import TuneError
-from holdfast.resources import PlacementGroupFactory, with_parameters
 from holdfast.trainable.class_checkpoint import COUNTERS_FILE
 from holdfast.trainable.trainable import Trainable
 

@@ -11,8 +11,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
+from holdfast.config.resources import with_parameters
 from holdfast.errors import NotSerializableError, TuneError
-from holdfast.resources import with_parameters
 from holdfast.trainable import pickling
 from holdfast.trainable.pickling import (
     diagnose,

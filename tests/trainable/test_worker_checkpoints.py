@@ -15,13 +15,13 @@ from worker_wire import TIMEOUT_S, Driver, kinds, metrics, three_reports, until
 from holdfast.checkpoints.checkpoint import Checkpoint
 from holdfast.core.observations import Returned, Stopped, Waiting
 from holdfast.trainable import session
-from holdfast.trainable.inside import (
+from holdfast.trainable.api import (
     checkpoint_dir,
     get_checkpoint,
     report,
     should_checkpoint,
 )
-from holdfast.trainable.messages import Quit, SaveSoon
+from holdfast.trainable.worker_messages import Quit, SaveRequest
 
 Start = Callable[..., Driver]
 
@@ -148,11 +148,11 @@ def fail_to_save(monkeypatch: pytest.MonkeyPatch, times: int) -> None:
 
     real, left = Stage.seal, [times]
 
-    def seal(self: Stage, path: Any) -> Any:
+    def seal(self: Stage, path: Any, *more: Any) -> Any:
         if left[0]:
             left[0] -= 1
             raise StorageFullError("no space left on /disk")
-        return real(self, path)
+        return real(self, path, *more)
 
     monkeypatch.setattr(Stage, "seal", seal)
     monkeypatch.setattr(session, "RETRY_S", 0.01)
@@ -210,7 +210,7 @@ def test_a_driver_that_is_gone_unwinds_the_training(driver: Start, tmp_path: Pat
 def test_should_checkpoint_turns_true_until_a_checkpoint_was_reported(driver: Start) -> None:
     def train(config: dict[str, Any]) -> None:
         report({"soon": should_checkpoint()})
-        until(should_checkpoint, "SaveSoon")
+        until(should_checkpoint, "SaveRequest")
         report({"soon": should_checkpoint()})
         report({"soon": should_checkpoint()}, checkpoint=Checkpoint.from_dict({}))
         report({"soon": should_checkpoint()})
@@ -219,7 +219,7 @@ def test_should_checkpoint_turns_true_until_a_checkpoint_was_reported(driver: St
     worker.launch()
     worker.next()
     worker.decide(1)
-    worker.send(SaveSoon())
+    worker.send(SaveRequest())
     messages = worker.play()
     assert [m["soon"] for m in metrics(worker.seen)] == [False, True, True, False]
     assert isinstance(messages[-1], Returned)
@@ -239,5 +239,5 @@ def test_late_messages_between_attempts_are_ignored(driver: Start) -> None:
     worker = driver(three_reports)
     worker.attempt({"x": 1})
     worker.decide(3)
-    worker.send(SaveSoon())
+    worker.send(SaveRequest())
     assert kinds(worker.attempt({"x": 1}, n=1)) == ["Report"] * 3 + ["Returned"]

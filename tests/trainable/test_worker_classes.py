@@ -16,14 +16,14 @@ import numpy as np
 import pytest
 from worker_wire import TIMEOUT_S, Driver, kinds, metrics
 
+from holdfast.config.resources import with_parameters
 from holdfast.core.observations import Raised, Returned, Saved, Stopped
-from holdfast.resources import with_parameters
 from holdfast.trainable import session
 from holdfast.trainable import trainable as trainable_module
+from holdfast.trainable.api import report
 from holdfast.trainable.class_checkpoint import COUNTERS_FILE
-from holdfast.trainable.inside import report
-from holdfast.trainable.messages import SaveSoon
 from holdfast.trainable.trainable import Trainable
+from holdfast.trainable.worker_messages import SaveRequest
 
 Start = Callable[..., Driver]
 
@@ -193,7 +193,7 @@ def test_save_soon_saves_at_the_next_boundary_and_trains_no_step_more(driver: St
     worker = driver(Count)
     worker.launch({"until": 4})
     worker.next()
-    worker.send(SaveSoon())
+    worker.send(SaveRequest())
     worker.decide(1)
     messages = worker.play()
     assert kinds(messages) == ["Saved", "Stopped"]

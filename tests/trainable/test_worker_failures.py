@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import StorageError, StorageFullError
-from holdfast.trainable import failures
+from holdfast.trainable import failures, tracebacks
 
 
 def caught(function: object) -> BaseException:
@@ -30,7 +30,7 @@ def test_the_location_is_the_users_line_even_if_a_library_raised() -> None:
 
 
 def test_our_frames_are_left_out_of_the_whole_chain(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "_PACKAGE", json.__file__.rpartition("/")[0] + "/")
+    monkeypatch.setattr(tracebacks, "_PACKAGE", json.__file__.rpartition("/")[0] + "/")
 
     def chained() -> None:
         try:
@@ -44,7 +44,7 @@ def test_our_frames_are_left_out_of_the_whole_chain(monkeypatch: pytest.MonkeyPa
 
 
 def test_a_failure_without_any_user_frame_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(failures, "_PACKAGE", str(Path(__file__).parent) + "/")
+    monkeypatch.setattr(tracebacks, "_PACKAGE", str(Path(__file__).parent) + "/")
 
     def ours() -> None:
         raise RuntimeError("our bug")

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from worker_wire import Driver, kinds, metrics, three_reports
 
+from holdfast.config.resources import PlacementGroupFactory, with_parameters
 from holdfast.core.observations import Raised, Report, Returned
-from holdfast.resources import PlacementGroupFactory, with_parameters
 from holdfast.trainable import session
-from holdfast.trainable.inside import (
+from holdfast.trainable.api import (
     get_context,
     report,
 )

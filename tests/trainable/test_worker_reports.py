@@ -13,7 +13,7 @@ import pytest
 from worker_wire import TIMEOUT_S, Driver, kinds, metrics, three_reports, until
 
 from holdfast.trainable import session
-from holdfast.trainable.inside import (
+from holdfast.trainable.api import (
     report,
 )
 

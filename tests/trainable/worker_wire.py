@@ -10,12 +10,14 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.core.observations import Raised, Report, Returned, Stopped, WorkerMessage
-from holdfast.trainable.inside import report
-from holdfast.trainable.messages import (
-    READ_BYTES,
+from holdfast.core.observations import Hint, Raised, Report, Returned, Stopped, WorkerMessage
+from holdfast.storage.framing import READ_BYTES
+from holdfast.trainable.api import report
+from holdfast.trainable.pickling import dump_objects, dump_trainable
+from holdfast.trainable.runner import run_attempts
+from holdfast.trainable.worker_messages import (
+    FRAMING,
     Decision,
-    FrameBuffer,
     Quit,
     Run,
     Setup,
@@ -24,8 +26,6 @@ from holdfast.trainable.messages import (
     decode_to_worker,
     frame,
 )
-from holdfast.trainable.pickling import dump_objects, dump_trainable
-from holdfast.trainable.runner import run_attempts
 
 TIMEOUT_S = 30.0
 ENDS = (Returned, Stopped, Raised)
@@ -36,7 +36,7 @@ class SocketChannel:
 
     def __init__(self, sock: socket.socket) -> None:
         self.sock = sock
-        self._buffer = FrameBuffer()
+        self._buffer = FRAMING.decoder()
         self._queue: deque[ToWorker] = deque()
 
     def send(self, *messages: WorkerMessage) -> None:
@@ -76,9 +76,10 @@ class Driver:
         self.setup = Setup(7, "exp", str(root), "trainable.pkl", "objects.pkl", **settings)
         self.sock, theirs = socket.socketpair()
         self.sock.settimeout(TIMEOUT_S)
-        self._buffer = FrameBuffer()
+        self._buffer = FRAMING.decoder()
         self._queue: deque[WorkerMessage] = deque()
         self.seen: list[WorkerMessage] = []
+        self.hints: list[str] = []
         self._theirs = theirs
         self.thread = threading.Thread(target=self._work, daemon=True)
         self.thread.start()
@@ -103,7 +104,11 @@ class Driver:
             data = self.sock.recv(READ_BYTES)
             if not data:
                 raise EOFError("the worker is gone")
-            self._queue.extend(decode_from_worker(payload) for payload in self._buffer.feed(data))
+            for message in map(decode_from_worker, self._buffer.feed(data)):
+                if isinstance(message, Hint):  # shown by a driver, and never answered
+                    self.hints.append(message.text)
+                else:
+                    self._queue.append(message)
         message = self._queue.popleft()
         self.seen.append(message)
         return message
@@ -124,7 +129,7 @@ class Driver:
                 return messages
 
     def attempt(self, config: dict[str, Any] | None = None, **facts: Any) -> list[WorkerMessage]:
-        """One whole attempt, always told to go on."""
+        """One whole attempt, always told to continue."""
         self.launch(config, **facts)
         return self.play()
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from holdfast.core.observations import Observation
-from holdfast.trainable.messages import Decision, Run, Setup
+from holdfast.trainable.worker_messages import Decision, Run, Setup
 
 
 class Engine(Protocol):

@@ -6,12 +6,14 @@ Must never: guess without saying so.
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
 from collections.abc import Iterable
 
 from holdfast.core.events import Cause
+from holdfast.storage.trial_logs import is_note
 
 TAIL_LINES = 20
 TAIL_BYTES = 4096
@@ -44,6 +46,16 @@ def explain(status: int, *, halted: bool, oom: bool, peak_kib: int) -> tuple[str
     if -code == signal.SIGKILL:
         return Cause.SIGNAL, f"killed by {name}, which holdfast did not send"
     return Cause.SIGNAL, f"killed by {name}"
+
+
+def cause_of_failed_start(error: OSError) -> str:
+    """Whose fault it is that a worker process could not be started.
+
+    Too many open files, or a file of ours that cannot be opened, is nothing that a trial has done. Without memory for a
+    process it is not known: trials may be what has used it.
+    """
+    unknown = error.errno in (None, errno.EAGAIN, errno.ENOMEM)
+    return Cause.EXIT if unknown else Cause.STORAGE
 
 
 def _signal_name(number: int) -> str:
@@ -127,12 +139,14 @@ def size_of(path: str) -> int:
 
 
 def tail(path: str, offset: int) -> str:
-    """The last lines that were written to ``path`` from ``offset`` on."""
+    """The last lines that were written to ``path`` from ``offset`` on, without those that we wrote there."""
     try:
         with open(path, "rb") as file:
             end = file.seek(0, os.SEEK_END)
+            if end < offset:
+                offset = 0  # it was cut meanwhile
             file.seek(max(offset, end - TAIL_BYTES, 0))
             text = file.read(TAIL_BYTES).decode("utf-8", "replace")
     except OSError:
         return ""
-    return "\n".join(text.splitlines()[-TAIL_LINES:])
+    return "\n".join([line for line in text.splitlines() if not is_note(line)][-TAIL_LINES:])

@@ -70,7 +70,7 @@ class GpuPool:
     def take(self, amount: float) -> tuple[str, ...] | None:
         """The devices for this request, or None while they are not free.
 
-        A fraction goes on the fullest device where it still fits, to keep whole devices free.
+        A fraction continues the fullest device where it still fits, to keep whole devices free.
         """
         assert amount > 0
         if amount >= 1:

@@ -10,12 +10,13 @@ import os
 import socket
 from collections import deque
 
-from holdfast.trainable.messages import READ_BYTES, FrameBuffer
+from holdfast.storage.framing import READ_BYTES
+from holdfast.trainable.worker_messages import FRAMING
 
 _MAX_FDS = 64  # as many descriptors as one read takes over
 
 
-class Link:
+class SocketLink:
     """One end of a connection.
 
     Attributes:
@@ -30,7 +31,7 @@ class Link:
         self.socket = sock
         self.waiting = False
         self.unread = False
-        self._frames = FrameBuffer()
+        self._frames = FRAMING.decoder()
         self._outgoing: deque[tuple[memoryview, int]] = deque()
         self._arrived_fds: deque[int] = deque()
 
@@ -94,7 +95,7 @@ class Link:
             return None
         except OSError:
             return None
-        return list(self._frames.feed(data)) if data else None
+        return self._frames.feed(data) if data else None
 
     def receive_rest(self) -> list[bytes]:
         """The payloads of everything that has arrived; for a peer that is known to be dead.
@@ -115,25 +116,28 @@ class Link:
     def receive_with_fds(self) -> list[bytes] | None:
         """Like ``receive``; descriptors that came along wait for ``take_fd``."""
         try:
-            data, fds, _, _ = socket.recv_fds(self.socket, READ_BYTES, _MAX_FDS)
+            data, fds, flags, _ = socket.recv_fds(self.socket, READ_BYTES, _MAX_FDS)
         except BlockingIOError:
             return []
         except OSError:
             return None
         for fd in fds:
             os.set_inheritable(fd, False)
+        if flags & socket.MSG_CTRUNC and not fds:
+            fds = [-1]  # this process may open no more files, so the kernel has dropped it
         self._arrived_fds.extend(fds)
-        return list(self._frames.feed(data)) if data else None
+        return self._frames.feed(data) if data else None
 
     def take_fd(self) -> int:
-        """The oldest descriptor that arrived: they come in the order of the messages they belong to."""
+        """The oldest descriptor that arrived, -1 for one that was lost; in the order of their messages."""
         return self._arrived_fds.popleft()
 
     def close(self) -> None:
         """Close this process's copy of everything; a copy in another process stays open."""
         self._forget_outgoing()
         while self._arrived_fds:
-            os.close(self._arrived_fds.popleft())
+            if (fd := self._arrived_fds.popleft()) >= 0:
+                os.close(fd)
         self.socket.close()
 
     def _forget_outgoing(self) -> None:

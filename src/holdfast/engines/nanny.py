@@ -8,6 +8,7 @@ Owns: the worker processes. Must never: run user code other than ``preload`` imp
 from __future__ import annotations
 
 import contextlib
+import errno
 import gc
 import importlib
 import os
@@ -24,10 +25,9 @@ from typing import Any, NoReturn
 import msgspec
 
 from holdfast.engines import boot, kernel, process_tree
-from holdfast.engines.exits import OomWitness
-from holdfast.engines.link import Link
-from holdfast.engines.orders import (
-    Ended,
+from holdfast.engines.exits import OomWitness, cause_of_failed_start
+from holdfast.engines.link import SocketLink
+from holdfast.engines.nanny_messages import (
     KillWorker,
     NannyPlan,
     Notice,
@@ -35,10 +35,11 @@ from holdfast.engines.orders import (
     Seat,
     StartWorker,
     TerminateWorker,
+    WorkerEnded,
     decode_order,
 )
 from holdfast.engines.worker import forget_exit_functions, load_runner, serve
-from holdfast.trainable.messages import frame
+from holdfast.trainable.worker_messages import frame
 
 IMPORTED_LATE = ("cloudpickle", "holdfast.space.objects")
 """What the runner imports only when it needs it: forked workers shall find it there."""
@@ -49,13 +50,13 @@ BURIAL_S = 2.0
 """How long to wait for killed processes of a worker to be really gone before its end is told."""
 
 END_S = 30.0
-"""How long to go on killing when the driver is gone; only processes stuck in the kernel can take longer."""
+"""How long to continue killing when the driver is gone; only processes stuck in the kernel can take longer."""
 
 
 class Nanny:
     """Serves one driver until that is gone."""
 
-    def __init__(self, plan: NannyPlan, link: Link, fork: bool) -> None:
+    def __init__(self, plan: NannyPlan, link: SocketLink, fork: bool) -> None:
         self._plan = plan
         self._link = link
         self._fork = fork
@@ -66,7 +67,7 @@ class Nanny:
         self._workers: dict[int, int] = {}  # pid -> worker
         self._sentenced: set[int] = set()  # workers that this process has killed
         self._doomed: dict[int, int] = {}  # pid of a killed process that is not yet reaped -> worker
-        self._burials: dict[int, tuple[float, Ended]] = {}  # worker -> deadline, what to tell then
+        self._burials: dict[int, tuple[float, WorkerEnded]] = {}  # worker -> deadline, what to tell then
         self._oom = OomWitness()
         self._wake_read, self._wake_write = os.pipe()
         os.set_blocking(self._wake_read, False)
@@ -96,7 +97,7 @@ class Nanny:
         finally:
             self._end_everything()
 
-    def tell(self, message: Ended | Notice | Ready) -> None:
+    def tell(self, message: WorkerEnded | Notice | Ready) -> None:
         self._link.send(frame(message))
         self._watch_link()
 
@@ -149,12 +150,16 @@ class Nanny:
             argv=self._plan.argv,
         )
         try:
+            if fd < 0:
+                raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
             pid = self._fork_worker(seat) if self._fork else _spawn_worker(seat)
         except OSError as error:
-            self.tell(Ended(order.worker, 0, False, 0, f"a worker process could not be started: {error}"))
+            note = f"a worker process could not be started: {error}"
+            self.tell(WorkerEnded(order.worker, 0, False, 0, note, cause_of_failed_start(error)))
             return
         finally:
-            os.close(fd)
+            if fd >= 0:
+                os.close(fd)
         self._pids[order.worker] = pid
         self._workers[pid] = order.worker
 
@@ -212,9 +217,9 @@ class Nanny:
                 killed = os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
                 oom = killed and worker not in self._sentenced and self._oom.explains()
                 self._sentenced.discard(worker)
-                self._worker_ended(Ended(worker, status, oom, usage.ru_maxrss), pid)
+                self._worker_ended(WorkerEnded(worker, status, oom, usage.ru_maxrss), pid)
 
-    def _worker_ended(self, ended: Ended, pid: int) -> None:
+    def _worker_ended(self, ended: WorkerEnded, pid: int) -> None:
         """Its children have been handed to this process by now; daemons of living workers are left alone."""
         if not self._adopts:
             process_tree.signal_group(pid, signal.SIGKILL)
@@ -307,7 +312,7 @@ def main(text: str) -> NoReturn:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
     gc.disable()
     sys.argv[:] = plan.argv
-    link = Link(socket.socket(fileno=plan.fd))
+    link = SocketLink(socket.socket(fileno=plan.fd))
     link.socket.set_inheritable(False)
     kernel.exit_without_parent(plan.driver)  # imports can take long, and nobody reads the link meanwhile
     trouble = preload(plan.preload)

@@ -13,7 +13,7 @@ import time
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from holdfast.engines.orders import RUN_VARIABLE, WORKER_VARIABLE
+from holdfast.engines.nanny_messages import RUN_VARIABLE, WORKER_VARIABLE
 
 _MAX_WALKS = 20  # a tree that still grows after so many rounds is killed as far as it is known
 _PAUSE_S = 0.005
@@ -100,7 +100,7 @@ def kill_trees(roots: Iterable[int]) -> set[int]:
     """SIGKILL for each root and everything below it; returns who was killed.
 
     Everything is stopped before anything is killed: a killed parent would hand its children to someone else, and
-    a running one could go on making new ones.
+    a running one could continue making new ones.
     """
     me = os.getpid()
     doomed = {root for root in roots if root != me and _signal(root, signal.SIGSTOP)}

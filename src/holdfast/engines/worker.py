@@ -25,12 +25,13 @@ import msgspec
 
 from holdfast.core.observations import Raised, Returned, Stopped, WorkerMessage
 from holdfast.engines import kernel, process_tree
-from holdfast.engines.brisk import BriskWait
+from holdfast.engines.attempt_log import AttemptLog
 from holdfast.engines.gpu import VISIBLE_VARIABLE
-from holdfast.engines.orders import WORKER_VARIABLE, Hello, Seat, Unclean
-from holdfast.trainable.messages import (
-    READ_BYTES,
-    FrameBuffer,
+from holdfast.engines.nanny_messages import WORKER_VARIABLE, Hello, Seat, Unclean
+from holdfast.engines.spin_wait import SpinWait
+from holdfast.storage.framing import READ_BYTES
+from holdfast.trainable.worker_messages import (
+    FRAMING,
     Quit,
     Run,
     Setup,
@@ -56,13 +57,14 @@ class SocketChannel:
     what is left when it has run.
     """
 
-    def __init__(self, sock: socket.socket, worker: int) -> None:
+    def __init__(self, sock: socket.socket, worker: int, log: AttemptLog) -> None:
         self._socket = sock
         self._worker = worker
+        self._log = log
         self._pid = os.getpid()
-        self._frames = FrameBuffer()
+        self._frames = FRAMING.decoder()
         self._arrived: list[ToWorker] = []
-        self._wait = BriskWait()
+        self._wait = SpinWait()
         self._memory_limit = 0
         self._old_limit: int | None = None
         self._threads: set[threading.Thread] = set()
@@ -72,6 +74,7 @@ class SocketChannel:
         setup = self._next()
         assert isinstance(setup, Setup), f"a worker is told its setup first, not {setup!r}"
         self._memory_limit = setup.memory_limit_bytes
+        self._log.limit = setup.max_output_bytes or None
         first = self._next()
         if isinstance(first, Quit):
             return None
@@ -137,6 +140,7 @@ class SocketChannel:
 
     def _attempt_begins(self, run: Run) -> None:
         _choose_gpus(run)
+        self._log.begin(run.trial_id, run.attempt)
         if self._memory_limit:
             self._old_limit = kernel.limit_data(self._memory_limit)
         self._threads = set(threading.enumerate())
@@ -145,6 +149,7 @@ class SocketChannel:
         if self._old_limit is not None:
             kernel.limit_data(self._old_limit)
             self._old_limit = None
+        self._log.end()
         left = self._left_behind()
         return [Unclean(self._worker, left)] if left else []
 
@@ -170,10 +175,10 @@ def serve(seat: Seat) -> NoReturn:
     """Be the worker of this seat. Never returns: a fork of the nanny must not fall back into the nanny's loop."""
     code = _CRASHED
     try:
-        _become_worker(seat)
+        log = _become_worker(seat)
         with socket.socket(fileno=seat.fd) as sock:
             sock.set_inheritable(False)
-            channel = SocketChannel(sock, seat.worker)
+            channel = SocketChannel(sock, seat.worker, log)
             sock.sendall(frame(Hello(seat.worker, os.getpid())))
             setup = channel.begin()
             if setup is not None:
@@ -198,7 +203,7 @@ def load_runner(name: str) -> Runner:
     return pkgutil.resolve_name(name)  # type: ignore[no-any-return]
 
 
-def _become_worker(seat: Seat) -> None:
+def _become_worker(seat: Seat) -> AttemptLog:
     if not kernel.die_with_parent(seat.nanny):
         raise EOFError("the nanny is gone")
     with contextlib.suppress(PermissionError):  # leads a session already
@@ -207,10 +212,11 @@ def _become_worker(seat: Seat) -> None:
     kernel.set_name(process_tree.worker_name(seat.worker))
     os.environ[WORKER_VARIABLE] = process_tree.worker_mark(seat.run, seat.worker)
     _reset_signals()
-    _redirect_output(seat.log)
+    log = _redirect_output(seat.log)
     faulthandler.enable()  # to descriptor 2, wherever that leads when the process crashes
     _reseed()
     gc.enable()
+    return log
 
 
 def _reset_signals() -> None:
@@ -223,14 +229,15 @@ def _reset_signals() -> None:
     signal.pthread_sigmask(signal.SIG_SETMASK, ())
 
 
-def _redirect_output(log: str) -> None:
-    """A file and not a pipe through the driver: a chatty trial cannot stall it, and the output survives both."""
-    fd = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
-    for stream, number in ((sys.stdout, 1), (sys.stderr, 2)):
-        os.dup2(fd, number)
+def _redirect_output(path: str) -> AttemptLog:
+    log = AttemptLog(path)
+    # Until the file can be opened, which each attempt tries again, the supervisor's log takes what is printed.
+    with contextlib.suppress(OSError):
+        log.open()
+    for stream in (sys.stdout, sys.stderr):
         # A character the locale cannot write must not fail a trial.
         stream.reconfigure(line_buffering=True, errors="backslashreplace")  # type: ignore[union-attr]
-    os.close(fd)
+    return log
 
 
 def _flush_output() -> None:

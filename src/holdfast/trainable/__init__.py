@@ -4,15 +4,15 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from holdfast.resources import with_parameters, with_resources
+    from holdfast.config.resources import with_parameters, with_resources
     from holdfast.trainable.trainable import Trainable
 
 # Imported when first used: a worker needs one of the runners only.
 _HOMES = {
     "DurableTrainable": "holdfast.compat.durable",
     "Trainable": "holdfast.trainable.trainable",
-    "with_parameters": "holdfast.resources",
-    "with_resources": "holdfast.resources",
+    "with_parameters": "holdfast.config.resources",
+    "with_resources": "holdfast.config.resources",
 }
 
 __all__ = ["DurableTrainable", "Trainable", "with_parameters", "with_resources"]

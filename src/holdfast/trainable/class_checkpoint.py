@@ -13,8 +13,9 @@ from typing import Any
 import msgspec
 
 from holdfast.checkpoints.names import DICT_FILE
+from holdfast.checkpoints.verified import ensure
 from holdfast.errors import InvalidInputError
-from holdfast.trainable.plain import shortened
+from holdfast.trainable.metrics import shortened
 
 COUNTERS_FILE = ".holdfast_trainable.json"
 OLD_SUFFIX = ".tune_metadata"
@@ -69,8 +70,10 @@ def read(path: str) -> Loaded:
 
     Raises:
         InvalidInputError: If there is nothing.
+        CheckpointDamagedError: If an experiment has saved it and it is not what was saved.
     """
     directory = directory_of(path)
+    ensure(directory)
     counters = _read_counters(directory)
     if counters is None:
         old = _read_old(directory)

@@ -13,10 +13,10 @@ from holdfast.core.observations import SealedStage
 from holdfast.errors import InvalidTypeError, TuneError
 from holdfast.trainable.auto_keys import USER_WINS, reduced
 from holdfast.trainable.class_checkpoint import Counters
-from holdfast.trainable.messages import Run
-from holdfast.trainable.plain import plain_metrics
+from holdfast.trainable.metrics import plain_metrics
 from holdfast.trainable.session import Session, start_of
 from holdfast.trainable.trainable import Trainable
+from holdfast.trainable.worker_messages import Run
 
 log = logging.getLogger("holdfast")
 
@@ -46,6 +46,8 @@ class ClassRunner:
         try:
             instance = self._prepare(config, session)
             done = _Attempt(instance, session).run()
+            if done or session.stopped == "stop":
+                _export(instance)
         except BaseException:
             self.close()
             raise
@@ -87,6 +89,13 @@ def _go_on_from(instance: Trainable, run: Run) -> None:
     instance._set_counters(
         Counters(run.iteration, run.time_total, run.timesteps_total or None, run.episodes_total or None)
     )
+
+
+def _export(instance: Trainable) -> None:
+    """Export the model of a trial that has ended, if the experiment wants that."""
+    formats = getattr(type(instance), "_holdfast_exports", ())
+    if formats:
+        instance.export_model(list(formats))
 
 
 class _Attempt:

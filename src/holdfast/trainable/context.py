@@ -9,11 +9,11 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from holdfast.trainable.messages import Run, Setup
-from holdfast.warn import warn_user
+from holdfast.messages.warn import warn_user
+from holdfast.trainable.worker_messages import Run, Setup
 
 if TYPE_CHECKING:
-    from holdfast.resources import PlacementGroupFactory
+    from holdfast.config.resources import PlacementGroupFactory
 
 _warned: set[str] = set()
 
@@ -137,6 +137,6 @@ class TuneContext:
 
 def request_of(run: Run) -> PlacementGroupFactory:
     """The resources of an attempt as the user asked for them."""
-    from holdfast.resources import PlacementGroupFactory
+    from holdfast.config.resources import PlacementGroupFactory
 
     return PlacementGroupFactory(run.bundles or [run.resources or {"CPU": 1}], run.strategy)

@@ -8,39 +8,77 @@ memory is exhausted.
 from __future__ import annotations
 
 import errno
-import functools
 import os
 import traceback
 from collections.abc import Iterator
 
 from holdfast.core.events import ErrorFacts
-from holdfast.errors import StorageError, StorageFullError
-from holdfast.trainable.plain import encodable
+from holdfast.errors import StorageError, StorageFullError, TuneError
+from holdfast.trainable.metrics import encodable
+from holdfast.trainable.tracebacks import drop_our_frames, is_library, is_ours, is_raised_by_us
 
 MAX_MESSAGE_CHARS = 10_000
 MAX_TRACEBACK_CHARS = 100_000
 MAX_PICKLE_BYTES = 1_000_000
+MAX_KINDS = 12
+MAX_KIND_CHARS = 300
 LEAST_FREE_BYTES = 1024 * 1024
 
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
-def error_facts(error: BaseException) -> ErrorFacts:
-    """The failure as plain text."""
+def error_facts(error: BaseException, original: str = "") -> ErrorFacts:
+    """The failure as plain text.
+
+    Args:
+        error: What the trial raised.
+        original: The driver's working directory, if that is not the trial's.
+    """
     kind = type(error).__name__
+    hint = missing_file_hint(error, original)
     try:
+        kinds = _kinds(error)
         from holdfast.config.environment import Environment
 
         story = traceback.TracebackException.from_exception(error, compact=True)
         location = _location(story.stack)
-        if not _drop_our_frames(story) or Environment.read().full_tracebacks:
+        if not drop_our_frames(story) or Environment.read().full_tracebacks:
             story = traceback.TracebackException.from_exception(error, compact=True)
-        text = "".join(story.format())
+        text = "".join(story.format()) + (f"\n{hint}\n" if hint else "")
     except BaseException as trouble:
         # Memory may be exhausted, or the exception is itself broken; the type alone is still worth sending.
         return ErrorFacts(kind, message_of(error), "", f"{kind} (no traceback: {type(trouble).__name__})")
-    return ErrorFacts(kind, message_of(error), encodable(location), encodable(_middle_cut(text)))
+    message = f"{message_of(error)}. {hint}" if hint else message_of(error)
+    return ErrorFacts(kind, message, encodable(location), encodable(_middle_cut(text)), kinds=kinds)
+
+
+def _kinds(error: BaseException) -> tuple[str, ...]:
+    """Its class and the bases of that, by which readers find one that they know too."""
+    names = (f"{kind.__module__}:{kind.__qualname__}" for kind in type(error).__mro__ if kind is not object)
+    return tuple(encodable(name)[:MAX_KIND_CHARS] for name in names)[:MAX_KINDS]
+
+
+def missing_file_hint(error: BaseException, original: str) -> str:
+    """What to say if a file that was not found is where ``fit()`` was called; "" if it is not.
+
+    Args:
+        error: What the trial raised.
+        original: The driver's working directory, if that is not the trial's.
+    """
+    try:
+        for link in chain(error):
+            if not original or not isinstance(link, FileNotFoundError) or not isinstance(link.filename, str | bytes):
+                continue
+            name = os.fsdecode(link.filename)
+            if not os.path.isabs(name) and os.path.exists(os.path.join(original, name)):
+                return encodable(
+                    f"{name!r} exists in {original}, where fit() was called, but a trial runs in a directory of its "
+                    f"own. Write os.path.join(os.environ['TUNE_ORIG_WORKING_DIR'], {name!r}), use an absolute path, or "
+                    "set HOLDFAST_CHDIR_TO_TRIAL_DIR=0 to let trials run where fit() is called."
+                )
+    except BaseException:  # user exceptions may be as broken as they like
+        return ""
+    return ""
 
 
 def pickled(error: BaseException) -> bytes:
@@ -59,8 +97,26 @@ def pickled(error: BaseException) -> bytes:
 
 
 def is_storage_trouble(error: BaseException, root: str) -> bool:
-    """Whether the experiment's storage, not the user's code, is to blame."""
-    return any(isinstance(link, StorageError) for link in chain(error)) or is_full(error, root)
+    """Whether the experiment's storage, not the user's code, is to blame.
+
+    What tells them apart is who made the call that failed, not how it failed: a file of the user's own that cannot be
+    read is the user's failure, one of the experiment's is not (I8).
+    """
+    if any(isinstance(link, StorageError) for link in chain(error)):
+        return True
+    return _is_of_our_own_files(error, root) or is_full(error, root)
+
+
+def _is_of_our_own_files(error: BaseException, root: str) -> bool:
+    if not isinstance(error, OSError) or isinstance(error, TuneError):
+        return False
+    try:
+        names = [os.fsdecode(name) for name in (error.filename, error.filename2) if isinstance(name, str | bytes)]
+        places = {os.path.join(place, "") for place in (root, os.path.realpath(root))}
+        outside = any(os.path.isabs(name) and not name.startswith(tuple(places)) for name in names)
+        return not outside and is_raised_by_us(error)
+    except Exception:  # of an exception class of the user's, anything can be expected
+        return False
 
 
 def is_full(error: BaseException, root: str) -> bool:
@@ -130,41 +186,9 @@ def _middle_cut(text: str) -> str:
 
 def _location(stack: traceback.StackSummary) -> str:
     """The innermost line of the user's own code; of a library if there is none."""
-    outside = [frame for frame in stack if not _is_ours(frame)]
-    own = [frame for frame in outside if not _is_library(frame.filename)]
+    outside = [frame for frame in stack if not is_ours(frame)]
+    own = [frame for frame in outside if not is_library(frame.filename)]
     for frames in (own, outside):
         if frames:
             return f"{frames[-1].filename}:{frames[-1].lineno}"
     return ""
-
-
-def _drop_our_frames(story: traceback.TracebackException) -> bool:
-    """Leave the user's frames only; False if that would leave the failure itself without any."""
-    kept = [frame for frame in story.stack if not _is_ours(frame)]
-    if story.stack and not kept:
-        return False
-    story.stack[:] = kept
-    linked = [story.__cause__, story.__context__, *(story.exceptions or ())]
-    for other in linked:
-        if other is not None:
-            _drop_our_frames(other)
-    return True
-
-
-def _is_ours(frame: traceback.FrameSummary) -> bool:
-    return frame.filename.startswith(_PACKAGE)
-
-
-def _is_library(filename: str) -> bool:
-    return filename.startswith(("<frozen ", *_library_places()))
-
-
-@functools.cache
-def _library_places() -> tuple[str, ...]:
-    import site
-    import sysconfig
-
-    places = {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-    places.update(site.getsitepackages() if hasattr(site, "getsitepackages") else ())
-    places.add(site.getusersitepackages() if hasattr(site, "getusersitepackages") else "")
-    return tuple(os.path.join(place, "") for place in places if place)

@@ -12,8 +12,14 @@ from numbers import Number
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.trainable.plain import shortened
+from holdfast.trainable.metrics import only_number, shortened
 from holdfast.trainable.session import Session, start_of
+
+_TODAY = {
+    "checkpoint_dir": "def {name}(config): ... with tune.get_checkpoint() inside it instead of checkpoint_dir",
+    "reporter": "def {name}(config): ... with tune.report({{...}}) inside it instead of reporter(...)",
+}
+"""Older signatures, and how they are written today."""
 
 _EXAMPLE = "def train(config): ..."
 
@@ -33,6 +39,8 @@ def check_signature(function: Callable[..., Any]) -> None:
 def run_function(function: Callable[..., Any], config: dict[str, Any], session: Session) -> None:
     """Run a function trainable to its end and report what it yields or returns."""
     style = _known_style(function)
+    if style in _TODAY:
+        _tell(function, style, session)
     if style == "checkpoint_dir":
         output = function(config, checkpoint_dir=start_of(session))
     elif style == "reporter":
@@ -92,6 +100,18 @@ def _known_style(function: Callable[..., Any]) -> str:
     return _style(function)
 
 
+def _tell(function: Callable[..., Any], style: str, session: Session) -> None:
+    """Hint at the function's own line."""
+    inner: Any = inspect.unwrap(function)
+    while isinstance(inner, functools.partial):
+        inner = inspect.unwrap(inner.func)
+    code = getattr(inner, "__code__", None)
+    name = getattr(inner, "__name__", type(inner).__name__)
+    if code is not None:
+        text = f"{name}(config, {style}) still works, but is now written {_TODAY[style].format(name=name)}."
+        session.hint(text, code.co_filename, code.co_firstlineno)
+
+
 def _binds(signature: inspect.Signature, **kwargs: Any) -> bool:
     try:
         signature.bind({}, **kwargs)
@@ -120,7 +140,7 @@ def _report_output(output: Any, report: Callable[[dict[str, Any]], None]) -> Non
     if isinstance(output, dict):
         if output:
             report(output)
-    elif isinstance(output, Number):
+    elif isinstance(output, Number) or only_number(output) is not None:
         report({"_metric": output})
     elif not _is_empty(output):
         raise InvalidInputError(

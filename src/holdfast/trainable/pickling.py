@@ -10,6 +10,7 @@ import functools
 import io
 import os
 import pickle
+import time
 import types
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -17,6 +18,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import NotSerializableError, TuneError
+from holdfast.trainable.sealed import damaged, is_own_file, read_object
 from holdfast.trainable.unpicklable import diagnose, largest_parts, trace
 
 MAX_TRAINABLE_BYTES = 100 * 1024 * 1024
@@ -32,6 +34,7 @@ class _File(msgspec.Struct, array_like=True):
 
     code: bytes
     parameters: bytes
+    stored_at: float = 0.0  # 0: by a version that did not say
 
 
 def dump_trainable(trainable: Any) -> bytes:
@@ -43,7 +46,7 @@ def dump_trainable(trainable: Any) -> bytes:
     """
     # Wrapped as they are by ``with_parameters``; a subclass of a wrapped class shares the dict.
     parameters = getattr(trainable, "_holdfast_parameters", None) or None
-    file = _File(_dump(trainable, parameters, _name(trainable)), b"")
+    file = _File(_dump(trainable, parameters, _name(trainable)), b"", time.time())
     if len(file.code) > MAX_TRAINABLE_BYTES:
         raise TuneError(
             f"The trainable {_name(trainable)} is too large: {len(file.code):,} bytes when pickled, the limit is "
@@ -59,6 +62,11 @@ def load_trainable(data: bytes) -> Any:
     """The inverse of ``dump_trainable``. Runs user code."""
     file = msgspec.msgpack.decode(data, type=_File)
     return _Unpickler(io.BytesIO(file.code), file.parameters).load()
+
+
+def stored_at(data: bytes) -> float:
+    """When ``dump_trainable`` made this; 0 if it does not say. Runs nothing."""
+    return msgspec.msgpack.decode(data, type=_File).stored_at
 
 
 def size_warning(trainable: Any, data: bytes) -> str:
@@ -83,15 +91,22 @@ def dump_objects(objects: Mapping[str, Any]) -> bytes:
     )
 
 
-def load_objects(file: str | os.PathLike[str], newer: bytes = b"") -> StoredObjects:
+def load_objects(file: str | os.PathLike[str], newer: bytes = b"", stored: bytes | None = None) -> StoredObjects:
     """What ``dump_objects`` wrote into a file, and the values that stand in files beside it.
 
     Args:
         file: The objects file.
         newer: What ``dump_objects`` returned for values that replace those in the file.
+        stored: What is in the file, if somebody has read it and compared it with its checksum.
+
+    Raises:
+        ObjectDamagedError: It is not what was stored.
     """
-    with open(file, "rb") as stream:
-        pickles = msgspec.msgpack.decode(stream.read(), type=dict[str, bytes])
+    data = read_object(file).payload if stored is None else stored
+    try:
+        pickles = msgspec.msgpack.decode(data, type=dict[str, bytes])
+    except (msgspec.DecodeError, ValueError) as error:
+        raise damaged(file, f"it cannot be read ({error})") from error
     if newer:
         pickles.update(msgspec.msgpack.decode(newer, type=dict[str, bytes]))
     return StoredObjects(pickles, os.path.dirname(file))
@@ -116,11 +131,10 @@ class StoredObjects(Mapping[str, Any]):
 
     def __getitem__(self, path: str) -> Any:
         if path.startswith(OWN_FILE):
-            try:
-                with open(os.path.join(self._directory, f"{path}.pkl"), "rb") as stream:
-                    return pickle.load(stream)
-            except FileNotFoundError:
-                raise KeyError(path) from None
+            file = os.path.join(self._directory, f"{path}.pkl")
+            if not is_own_file(f"{path}.pkl"):  # a forged name could lead anywhere
+                raise damaged(file, "no value is stored under such a name")
+            return pickle.loads(read_object(file).payload)
         return pickle.loads(self._pickles[path])
 
     def dump(self) -> bytes:

@@ -7,17 +7,21 @@ user's end the worker.
 
 from __future__ import annotations
 
+import errno
 import os
 from typing import Any
 
+from holdfast.checkpoints.tree import storage_error
 from holdfast.core.observations import Raised, Returned, Stopped, WorkerMessage
+from holdfast.errors import ObjectDamagedError, TuneError
 from holdfast.trainable import failures, session
 from holdfast.trainable.class_runner import ClassRunner, ResetRefused, RestoreFailed
 from holdfast.trainable.function_runner import run_function
-from holdfast.trainable.messages import Channel, Quit, Run, Setup
 from holdfast.trainable.pickling import StoredObjects, load_objects, load_trainable
+from holdfast.trainable.process_environment import prepare_imports, surroundings
+from holdfast.trainable.sealed import read_object
 from holdfast.trainable.session import Session, TrialStopped
-from holdfast.trainable.surroundings import prepare_imports, surroundings
+from holdfast.trainable.worker_messages import Channel, Quit, Run, Setup
 
 
 def run_attempts(setup: Setup, channel: Channel) -> None:
@@ -70,7 +74,7 @@ class _Worker:
         if current.stopped in ("quit", "gone"):
             self.ended = True
         if current.stopped != "gone":
-            self._channel.send(*current.unsent, outcome)
+            self._channel.send(*current.take_hints(), *current.unsent, outcome)
 
     def close(self) -> None:
         """Let a kept instance clean up."""
@@ -91,7 +95,7 @@ class _Worker:
     def _run(self, current: Session) -> bool:
         """True if the trainable came to its own end."""
         trainable = self._load()
-        config = self._config(current.run)
+        config = current.config = self._config(current.run)
         if self._setup.is_class:
             if self._runner is None:
                 self._runner = ClassRunner(trainable)
@@ -103,25 +107,38 @@ class _Worker:
         if self._trainable is None:
             prepare_imports(self._setup)
             path = os.path.join(self._setup.root, self._setup.trainable_file)
-            with open(path, "rb") as file:
-                data = file.read()
             try:
-                self._trainable = load_trainable(data)
+                self._trainable = load_trainable(self._read(path))
             except (OSError, MemoryError):
                 raise  # the machine's trouble: another try may work
             except Exception as error:
+                if not os.path.lexists(path):  # a network file system may not show it yet: another try may work
+                    raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), path) from error
                 raise _LoadFailed(f"the trainable in {path} cannot be loaded") from error
         return self._trainable
 
+    def _read(self, path: str) -> bytes:
+        """What was stored in a file, if it is still the one that the driver knows."""
+        try:
+            return read_object(path, expect=self._setup.digests.get(os.path.basename(path), "")).payload
+        except TuneError:
+            raise
+        except OSError as error:
+            raise storage_error(error, f"reading {path}") from error
+
     def _config(self, run: Run) -> dict[str, Any]:
+        from holdfast.space.exact import SCALARS, unpack
         from holdfast.space.objects import restore_objects
 
-        if not _refers_to_objects(run.config):
-            return run.config
-        if self._objects is None:
-            self._objects = load_objects(os.path.join(self._setup.root, self._setup.objects_file))
-        restored: dict[str, Any] = restore_objects(run.config, self._objects)
-        return restored
+        config: dict[str, Any] = run.config
+        if _refers_to_objects(config):
+            if self._objects is None:
+                path = os.path.join(self._setup.root, self._setup.objects_file)
+                self._objects = load_objects(path, stored=self._read(path))
+            config = restore_objects(config, self._objects)
+        elif not SCALARS.issuperset(map(type, config.values())):
+            config = unpack(config)
+        return config
 
     def _raised(self, run: Run, error: BaseException) -> Raised:
         cause = error.__cause__ if isinstance(error, (RestoreFailed, _LoadFailed)) else error
@@ -130,11 +147,11 @@ class _Worker:
             run.n,
             run.attempt,
             self._setup.worker,
-            failures.error_facts(cause),
+            failures.error_facts(cause, self._setup.working_dir if self._setup.chdir else ""),
             failures.pickled(cause),
             failures.is_storage_trouble(cause, self._setup.root),
             isinstance(error, RestoreFailed),
-            isinstance(error, (ResetRefused, _LoadFailed)),
+            isinstance(error, (ResetRefused, _LoadFailed, ObjectDamagedError)),
         )
         failures.release(error)
         return message

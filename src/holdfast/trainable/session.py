@@ -16,17 +16,19 @@ from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from holdfast.core.observations import Report, Saved, SealedStage, Waiting, WorkerMessage
+from holdfast.checkpoints import dict_place
+from holdfast.core.observations import Hint, Report, Saved, SealedStage, Waiting, WorkerMessage
 from holdfast.errors import InternalError, InvalidTypeError, UsageError
+from holdfast.messages.warn import set_listener
 from holdfast.storage.address import join_address
-from holdfast.trainable.ahead import BRISK_S, MAX_SPOOL_BYTES, Owner, Spool
 from holdfast.trainable.failures import is_full, message_of
-from holdfast.trainable.messages import Channel, Decision, Quit, Run, SaveSoon, Setup, ToWorker, frame
-from holdfast.trainable.plain import plain_metrics, shortened
+from holdfast.trainable.metrics import plain_metrics, shortened
+from holdfast.trainable.spool_writer import BRISK_S, MAX_SPOOL_BYTES, Spool, SpoolOwner
+from holdfast.trainable.worker_messages import Channel, Decision, Quit, Run, SaveRequest, Setup, ToWorker, frame
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.checkpoint import Checkpoint
-    from holdfast.checkpoints.stage import Stage
+    from holdfast.checkpoints.stage import Sealed, Stage
 
 RETRY_S = 1.0  # between two tries to stage a checkpoint while the disk is full
 _LOOK_S = 0.1  # how often such a wait looks whether the driver is still there
@@ -53,14 +55,18 @@ class Session:
     """One attempt of one trial, from the worker's side.
 
     Attributes:
-        stopped: "" while the attempt may go on, then why not: "stop", "pause", "quit" or "gone".
+        stopped: "" while the attempt may continue, then why not: "stop", "pause", "quit" or "gone".
         save_soon: The driver will end soon; a checkpoint now is worth more than one later.
     """
 
     def __init__(self, setup: Setup, run: Run, channel: Channel) -> None:
+        self.pid = os.getpid()
         self.setup = setup
         self.run = run
         self.trial_dir = os.path.join(setup.root, run.trial_dir)
+        self._hinted: set[str] = set()
+        self._hints: list[Hint] = []  # sent with the next message
+        self.config: Any = None  # the user's, once its objects are loaded
         self.stopped = ""
         self.save_soon = False
         self._channel = channel
@@ -69,12 +75,11 @@ class Session:
         self._answered = 0
         self._ahead = 0  # how many may be without one
         self._names: Mapping[str, Any] = {}  # metrics of the last report that was judged
-        self._spool: Spool | None = Spool(setup.root, Owner(setup.epoch, run.n, run.attempt))
+        self._spool: Spool | None = Spool(setup.root, SpoolOwner(setup.epoch, run.n, run.attempt))
         self._reported_at = time.monotonic()
         self._warned: set[str] = set()
         self._lock = threading.RLock()
         self._busy = False
-        self._pid = os.getpid()
         self._thread = threading.get_ident()
         # Threads that an earlier trial of this process left behind must not report into this one.
         self._strangers = frozenset(threading.enumerate()) - {threading.current_thread()}
@@ -115,7 +120,7 @@ class Session:
             raise self.unwinding()
 
     def _run_ahead(self, metrics: dict[str, Any], dt: float) -> bool:
-        """Report without waiting for the answer, if it can only be "go on"; False if nothing was done."""
+        """Report without waiting for the answer, if it can only be "continue"; False if nothing was done."""
         spool = self._spool
         if spool is None or metrics.keys() != self._names.keys() or metrics.get("done") is True:
             return False
@@ -222,9 +227,29 @@ class Session:
     def send(self, message: WorkerMessage) -> None:
         """Send, or unwind if the driver is gone."""
         try:
-            self._channel.send(message)
+            if self._hints:
+                self._channel.send(*self.take_hints(), message)
+            else:
+                self._channel.send(message)
         except (EOFError, OSError):
             raise self._lost() from None
+
+    def is_news(self, what: str) -> bool:
+        """Whether this is asked for the first time: what comes with each report is worth a hint only once."""
+        if what in self._hinted:
+            return False
+        self._hinted.add(what)
+        return True
+
+    def hint(self, text: str, file: str, line: int) -> None:
+        """Let the driver show that the trial uses an older spelling, once, with the user's line."""
+        if os.getpid() == self.pid and self.is_news(text):
+            self._hints.append(Hint(self.run.n, self.run.attempt, self.setup.worker, f"{file}:{line}: {text}"))
+
+    def take_hints(self) -> list[Hint]:
+        """Those that were not sent yet; they are now."""
+        hints, self._hints = self._hints, []
+        return hints
 
     def listen(self) -> None:
         """Take in what has already arrived, without waiting; does nothing while another thread reports."""
@@ -238,10 +263,10 @@ class Session:
 
     def check_caller(self, name: str) -> None:
         """Refuse calls from processes and threads that are not part of this trial."""
-        if os.getpid() != self._pid:
+        if os.getpid() != self.pid:
             raise UsageError(
                 f"{name}() was called in process {os.getpid()}, which trial {self.run.trial_id} forked. Only the "
-                f"trial's own process {self._pid} can talk to the driver: send the values to it, for example through "
+                f"trial's own process {self.pid} can talk to the driver: send the values to it, for example through "
                 "a multiprocessing.Queue, and report them there."
             )
         if threading.get_ident() != self._thread and threading.current_thread() in self._strangers:
@@ -273,7 +298,7 @@ class Session:
             self._answered, self._ahead = message.ordinal, message.ahead
             if message.go != "go":
                 self.stopped = message.go
-        elif isinstance(message, SaveSoon):
+        elif isinstance(message, SaveRequest):
             self.save_soon = True
         elif isinstance(message, Quit):
             self.stopped = "quit"
@@ -307,11 +332,14 @@ class Session:
         self._handed_out.append(path)
         return path
 
-    def seal(self, path: str) -> SealedStage:
+    def seal(self, path: str, hashes: Mapping[str, str] | None = None) -> SealedStage:
         """Close a directory to further writes; raises ``StorageFullError`` if there is no space."""
-        sealed = self._stage().seal(path)
+        sealed = self._stage().seal(path, hashes)
         if path in self._handed_out:
             self._handed_out.remove(path)
+        return self._as_sealed(sealed)
+
+    def _as_sealed(self, sealed: Sealed) -> SealedStage:
         self.save_soon = False
         return SealedStage(sealed.name, sealed.files, sealed.bytes, sealed.hashed)
 
@@ -366,10 +394,26 @@ class Session:
         if checkpoint is None:
             assert offered is not None
             return self.with_space(lambda: self.seal(offered))
+        _check_type(checkpoint)
+        if checkpoint.is_unwritten:
+            if offered is not None:
+                self.discard(offered)
+            return self.with_space(lambda: self._seal_dict(checkpoint))
         with _files_of(checkpoint) as path:
             if offered is not None and not _same(offered, path):
                 self.discard(offered)
+            if checkpoint.is_dict:  # its object may be used again, and has these files until it goes
+                return self.with_space(lambda: self._as_sealed(self._stage().seal_copy(path)))
             return self.with_space(lambda: self.seal(path))
+
+    def _seal_dict(self, checkpoint: Checkpoint) -> SealedStage:
+        """Write a dict straight into a stage; the checkpoint object stays as it is and may be reported again."""
+        directory = self.new_directory()
+        try:
+            return self.seal(directory, checkpoint.write_dict(directory))
+        except BaseException:
+            self.discard(directory)
+            raise
 
     def _send_waiting(self, text: str) -> None:
         self.send(Waiting(self.run.n, self.run.attempt, self.setup.worker, text))
@@ -384,9 +428,7 @@ class Session:
             time.sleep(min(_LOOK_S, left))
 
 
-@contextlib.contextmanager
-def _files_of(checkpoint: Any) -> Iterator[str]:
-    """A local directory with the checkpoint's files."""
+def _check_type(checkpoint: Any) -> None:
     from holdfast.checkpoints.checkpoint import Checkpoint
 
     if not isinstance(checkpoint, Checkpoint):
@@ -394,10 +436,18 @@ def _files_of(checkpoint: Any) -> Iterator[str]:
             f"report(checkpoint=...) needs a Checkpoint, got {type(checkpoint).__name__}: {shortened(checkpoint)}. "
             "Write Checkpoint.from_directory(path)."
         )
-    if checkpoint.filesystem.type_name == "local":
+
+
+@contextlib.contextmanager
+def _files_of(checkpoint: Checkpoint) -> Iterator[str]:
+    """A local directory with the checkpoint's files."""
+    from holdfast.checkpoints.names import index_of
+
+    local = checkpoint.is_local
+    if local and (index_of(os.path.basename(checkpoint.path)) is None or not os.path.isdir(checkpoint.path)):
         yield checkpoint.path  # sealing says best what is wrong with a local directory
         return
-    with checkpoint.as_directory() as path:
+    with checkpoint.as_directory() as path:  # one that was saved before: damage must not be saved again as new
         yield path
 
 
@@ -414,9 +464,18 @@ def set_current(session: Session | None) -> None:
     """Make this the session behind the functions that a trial calls."""
     global _current
     _current = session
+    dict_place.set_trial(session)
+    set_listener(None if session is None else session.hint)
 
 
 def start_of(session: Session) -> str | None:
     """Absolute path of the checkpoint that an attempt starts from."""
     checkpoint = session.run.checkpoint
-    return None if checkpoint is None else os.path.join(session.setup.root, checkpoint)
+    if checkpoint is None:
+        return None
+    path = os.path.join(session.setup.root, checkpoint)
+    if session.run.checkpoint_mark:
+        from holdfast.checkpoints.verified import trust
+
+        trust(path, session.run.checkpoint_mark)  # the driver has read it through just now
+    return path

@@ -17,6 +17,7 @@ from collections.abc import Callable
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, Self
 
+from holdfast.checkpoints import scratch
 from holdfast.checkpoints.tree import remove_quietly, remove_tree
 from holdfast.errors import InvalidInputError, TuneError
 from holdfast.trainable import class_checkpoint
@@ -27,7 +28,7 @@ from holdfast.trainable.session import Session, current
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.checkpoint import Checkpoint
-    from holdfast.resources import PlacementGroupFactory
+    from holdfast.config.resources import PlacementGroupFactory
 
 log = logging.getLogger("holdfast")
 
@@ -302,7 +303,7 @@ class Trainable:
         return saved
 
     def restore(self, checkpoint_path: Any) -> None:
-        """Load a state that ``save`` saved; counters go on from there.
+        """Load a state that ``save`` saved; counters continue from there.
 
         Args:
             checkpoint_path: A path, a ``Checkpoint``, or anything that has one as ``.checkpoint``.
@@ -318,7 +319,7 @@ class Trainable:
             raise InvalidInputError(
                 f"restore() needs a path, a Checkpoint or a result that has one, got {checkpoint_path!r}."
             )
-        if checkpoint.filesystem.type_name == "local":
+        if checkpoint.is_local:
             class_checkpoint.directory_of(checkpoint.path)  # its message is the one that users know
         with checkpoint.as_directory() as path:
             self._restore_from(os.fspath(path))
@@ -334,7 +335,7 @@ class Trainable:
 
     def save_to_object(self) -> bytes:
         """The training state as bytes."""
-        with tempfile.TemporaryDirectory(prefix="holdfast_") as directory:
+        with scratch.directory("trainable") as directory:
             path = self.save(directory)
             files = {}
             for parent, _, names in os.walk(directory):
@@ -347,9 +348,8 @@ class Trainable:
     def restore_from_object(self, obj: bytes) -> None:
         """Load what ``save_to_object`` returned."""
         path, files = pickle.loads(obj)
-        with tempfile.TemporaryDirectory(prefix="holdfast_") as directory:
-            for name, data in files.items():
-                place = os.path.join(directory, name)
+        with scratch.directory("trainable") as directory:
+            for place, data in ((os.path.join(directory, name), data) for name, data in files.items()):
                 os.makedirs(os.path.dirname(place), exist_ok=True)
                 with open(place, "wb") as file:
                     file.write(data)
@@ -456,7 +456,7 @@ class Trainable:
     @property
     def trial_resources(self) -> PlacementGroupFactory:
         """What the trial was given; one CPU outside of an experiment."""
-        from holdfast.resources import PlacementGroupFactory
+        from holdfast.config.resources import PlacementGroupFactory
 
         return request_of(self._session.run) if self._session else PlacementGroupFactory([{"CPU": 1}])
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import os
-import tempfile
 from typing import Any
 
+from holdfast.checkpoints import scratch
 from holdfast.checkpoints.tree import remove_quietly
 from holdfast.errors import InvalidTypeError
 from holdfast.trainable import class_checkpoint
@@ -19,9 +19,9 @@ def validate_save_restore(
 ) -> bool:
     """Train, save and restore a class trainable in this process, as an experiment would.
 
-    After each of three steps the state is saved and restored into a new instance, which must go on from there. If the
-    state is a dict, what the new instance would save is compared with what the old one has saved; values that differ
-    from one save to the next anyway (a time, for example), and values that are not plain data, are not.
+    After each of three steps the state is saved and restored into a new instance, which must continue from there. If
+    the state is a dict, what the new instance would save is compared with what the old one has saved; values that
+    differ from one save to the next anyway (a time, for example), and values that are not plain data, are not.
 
     Args:
         trainable_cls: The class.
@@ -33,7 +33,7 @@ def validate_save_restore(
 
     Raises:
         InvalidTypeError: It is no ``Trainable`` class.
-        AssertionError: A restored instance is not where the one was that was saved, or does not go on from there.
+        AssertionError: A restored instance is not where the one was that was saved, or does not continue from there.
 
     Example:
         >>> class Count(Trainable):
@@ -54,7 +54,7 @@ def validate_save_restore(
             f"validate_save_restore() is for subclasses of tune.Trainable, got {trainable_cls!r}. A function is "
             "checked by running it: Tuner(train).fit()."
         )
-    with tempfile.TemporaryDirectory(prefix="holdfast_rehearsal_") as place:
+    with scratch.directory("rehearsal") as place:
         current = trainable_cls._made(dict(config or {}), place)
         try:
             for step in range(1, STEPS + 1):
@@ -108,7 +108,7 @@ def _compare(former: Trainable, restored: Trainable, step: int) -> None:
 
 def _state_of(instance: Trainable) -> dict[Any, Any]:
     """What an instance would save, if that is a dict."""
-    with tempfile.TemporaryDirectory(prefix="holdfast_rehearsal_") as directory:
+    with scratch.directory("rehearsal") as directory:
         path = Trainable.save(instance, os.path.join(directory, "state"))
         state = class_checkpoint.read(path).state
     return state if isinstance(state, dict) else {}

@@ -12,6 +12,7 @@ from numbers import Number
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import UsageError
+from holdfast.messages.warn import hint
 from holdfast.trainable.context import TuneContext, warn_outside
 from holdfast.trainable.session import current, start_of
 
@@ -55,6 +56,8 @@ def report(metrics: Any = None, *, checkpoint: Checkpoint | None = None, **kwarg
             "save_checkpoint()."
         )
     if kwargs or type(metrics) is not dict:
+        if (kwargs or isinstance(metrics, Number)) and session.is_news("report"):
+            _tell_of_dict(kwargs)
         metrics = _merged(metrics, kwargs)
     session.report(metrics, checkpoint)
 
@@ -66,6 +69,12 @@ def _merged(metrics: Any, kwargs: dict[str, Any]) -> Any:
     if isinstance(metrics, Number):
         return {"_metric": metrics, **kwargs}
     return {**metrics, **kwargs} if isinstance(metrics, Mapping) else metrics
+
+
+def _tell_of_dict(kwargs: dict[str, Any]) -> None:
+    name = next(iter(kwargs), "loss")
+    old = f"{name}=..." if kwargs else "number"
+    hint(f'tune.report({old}) still works, but is now written tune.report({{"{name}": ...}}).')
 
 
 def get_checkpoint() -> Checkpoint | None:
@@ -86,7 +95,7 @@ def get_checkpoint() -> Checkpoint | None:
         return None
     from holdfast.checkpoints.checkpoint import Checkpoint
 
-    return Checkpoint.from_directory(path)
+    return Checkpoint.saved(path, digest=session.run.checkpoint_digest)
 
 
 def get_context() -> TuneContext:
@@ -112,10 +121,10 @@ def checkpoint_dir(step: int | None = None) -> Iterator[str]:
     """
     session = current()
     if session is None:
-        import tempfile
+        from holdfast.checkpoints import scratch
 
         warn_outside("checkpoint_dir", "is a temporary directory that nobody keeps")
-        with tempfile.TemporaryDirectory(prefix="holdfast_") as path:
+        with scratch.directory("checkpoint_dir") as path:
             yield path
         return
     session.check_caller("checkpoint_dir")

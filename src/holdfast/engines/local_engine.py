@@ -23,19 +23,22 @@ import msgspec
 from holdfast.core.events import Cause
 from holdfast.core.observations import Capacity, Died, Joined, Observation, Raised, Report, Returned, Stopped
 from holdfast.engines.capacity import capacity
-from holdfast.engines.crew import Crew
+from holdfast.engines.exits import cause_of_failed_start
 from holdfast.engines.gpu import GpuPool, visible_gpus
-from holdfast.engines.handle import AttemptEnd, WorkerHandle
-from holdfast.engines.nursery import Nursery
-from holdfast.engines.orders import Hello, Unclean, WorkerWord, decode_word
+from holdfast.engines.nanny_messages import Hello, Unclean, WorkerWord, decode_word
+from holdfast.engines.nanny_process import NannyProcess
+from holdfast.engines.output_bounds import OutputBounds
 from holdfast.engines.worker import DEFAULT_RUNNER
+from holdfast.engines.worker_handle import AttemptEnd, WorkerHandle
+from holdfast.engines.worker_pool import WorkerPool
 from holdfast.errors import InternalError, TuneError
-from holdfast.trainable.messages import Decision, Run, SaveSoon, Setup, frame
+from holdfast.storage import trial_logs
+from holdfast.trainable.worker_messages import Decision, Run, SaveRequest, Setup, frame
 
 CLOSE_EXIT_S = 0.5
 """How long idle workers may take to leave when the engine closes without grace."""
 
-_SAVE_SOON = frame(SaveSoon())
+_SAVE_SOON = frame(SaveRequest())
 
 _log = logging.getLogger(__name__)
 
@@ -64,7 +67,7 @@ class LocalProcessEngine:
 
     Args:
         settings: A ``LocalEngine``.
-        log_dir: What workers print goes to ``worker-<number>.log`` here; files that stay empty are removed.
+        log_dir: What trials print is kept here (``storage.trial_logs``).
         runner: "module:function" that a worker calls with its setup and channel.
     """
 
@@ -73,7 +76,7 @@ class LocalProcessEngine:
         self._log_dir = Path(log_dir)
         self._runner = runner
         self._owner = os.getpid()
-        self._crew: Crew | None = None
+        self._crew: WorkerPool | None = None
         self._setup: Setup | None = None
         self._host, self._ip = "", ""
         self._attempts: dict[tuple[int, int], WorkerHandle] = {}
@@ -84,6 +87,7 @@ class LocalProcessEngine:
         self._gpus = GpuPool({})
         self._clearing: dict[int, tuple[str, ...]] = {}  # idle processes that are being killed, and the GPUs they hold
         self._ready: list[Observation] = []
+        self._bounds: OutputBounds | None = None
 
     # --- the protocol
 
@@ -91,16 +95,18 @@ class LocalProcessEngine:
         """Start the nanny; workers are started by the launches that need them, numbered from ``setup.worker``."""
         if self._setup is not None:
             raise InternalError("An engine is opened once.")
+        limit_bytes = setup.max_output_bytes or None
         limit = setup.memory_limit_bytes or self._settings.memory_limit_bytes or 0
         self._setup = msgspec.structs.replace(setup, memory_limit_bytes=limit)
         try:
             self._host, self._ip = socket.gethostname(), _address()
             self._log_dir.mkdir(parents=True, exist_ok=True)
+            trial_logs.settle_all(str(self._log_dir), limit_bytes)  # of a driver that was killed with its workers
             # The crew must not keep this object alive: whoever drops an engine has it closed.
-            self._crew = Crew(weakref.proxy(self), self._log_dir, setup.worker)
+            self._crew = WorkerPool(weakref.proxy(self), self._log_dir, setup.worker, limit_bytes)
             self._crew.begin(
                 partial(
-                    Nursery,
+                    NannyProcess,
                     runner=self._runner,
                     start=self._settings.start,
                     preload=tuple(self._settings.preload),
@@ -114,6 +120,9 @@ class LocalProcessEngine:
                 f"The local engine could not start: {error}. It must be able to write to {str(self._log_dir)!r} "
                 "and to start processes. Nothing was run."
             ) from error
+        if limit_bytes:
+            self._bounds = OutputBounds(partial(_files_of, weakref.ref(self)), limit_bytes)
+            self._bounds.start()
         gpus = visible_gpus(self._settings.gpus)
         self._gpus = GpuPool(gpus)
         self._ready.append(Capacity(capacity(self._settings.cpus, gpus, self._settings.resources)))
@@ -168,6 +177,10 @@ class LocalProcessEngine:
         ready, self._ready = self._ready, []
         return ready
 
+    def output_files(self) -> dict[tuple[int, int], list[tuple[str, int]]]:
+        """Files that attempts print to, by (n, attempt), and where the output of each begins. From any thread."""
+        return {key: worker.output_files() for key, worker in list(self._attempts.items())}
+
     def wake(self) -> None:
         """Make ``poll`` return soon; does nothing once closed."""
         crew = self._crew
@@ -187,6 +200,8 @@ class LocalProcessEngine:
             self._dismiss(crew, grace_s)
         finally:
             crew.close()
+            if self._bounds is not None:
+                self._bounds.close()
 
     def __del__(self) -> None:
         with contextlib.suppress(Exception):
@@ -249,7 +264,7 @@ class LocalProcessEngine:
             return
         except OSError as error:
             self._gpus.give_back(gpus, amount)
-            self._refuse(run, Cause.EXIT, f"no worker process could be started: {error}")
+            self._refuse(run, cause_of_failed_start(error), f"no worker process could be started: {error}")
             return
         worker.begin(run, self._setup, amount)
         self._attempts[run.n, run.attempt] = worker
@@ -307,6 +322,7 @@ class LocalProcessEngine:
             or worker.halted
             or 0 < limit <= worker.trials
             or (bool(worker.gpus) and not self._setup.reuse_instances)
+            or self._setup.own_processes
         )
 
     def gone(self, worker: WorkerHandle, cause: str, detail: str) -> None:
@@ -326,20 +342,28 @@ class LocalProcessEngine:
             else:
                 self._place(run, (), 0.0)
         elif key is not None:
-            self._ready.append(Died(*key, cause, detail, worker.output()))
+            self._ready.append(Died(*key, cause, detail, worker.output(), worker.number))
         self._launch_waiting()
 
     def _release(self, worker: WorkerHandle) -> None:
         if worker.key is not None:
             del self._attempts[worker.key]
             worker.key = None
+            self._bound_output(worker)
         if worker.gpu_amount:
             self._gpus.give_back(worker.gpus, worker.gpu_amount)
             worker.gpu_amount = 0.0
 
+    def _bound_output(self, worker: WorkerHandle) -> None:
+        """What was printed since the bounds were last looked at; the worker's own log is cut when it is settled."""
+        setup = self._setup
+        if setup is not None and setup.log_to_file is not None:
+            for path, _ in worker.output_files()[:-1]:
+                trial_logs.shorten(path, setup.max_output_bytes or None)
+
     # --- the end
 
-    def _dismiss(self, crew: Crew, grace_s: float) -> None:
+    def _dismiss(self, crew: WorkerPool, grace_s: float) -> None:
         deadline = time.monotonic() + max(grace_s, CLOSE_EXIT_S)
         leaving = list(self._idle)
         for worker in leaving:
@@ -351,6 +375,12 @@ class LocalProcessEngine:
                     crew.terminate(worker, grace_s)
         while time.monotonic() < deadline and any(worker.number in crew.workers for worker in leaving):
             crew.turn(deadline - time.monotonic())
+
+
+def _files_of(engine: weakref.ref[LocalProcessEngine]) -> list[str]:
+    """Files that attempts print to. Holds no engine: whoever drops one has it closed."""
+    here = engine()
+    return [] if here is None else [path for files in here.output_files().values() for path, _ in files]
 
 
 def _address() -> str:

@@ -11,8 +11,8 @@ from typing import Union
 
 from holdfast.core.observations import Raised, Returned, Stopped
 from holdfast.engines.exits import size_of, tail
-from holdfast.engines.link import Link
-from holdfast.trainable.messages import Run, Setup
+from holdfast.engines.link import SocketLink
+from holdfast.trainable.worker_messages import Run, Setup
 
 AttemptEnd = Union[Returned, Stopped, Raised]
 
@@ -50,7 +50,7 @@ class WorkerHandle:
         "unclean",
     )
 
-    def __init__(self, number: int, link: Link, log: str) -> None:
+    def __init__(self, number: int, link: SocketLink, log: str) -> None:
         self.number = number
         self.link = link
         self.log = log
@@ -72,15 +72,19 @@ class WorkerHandle:
         self.key = (run.n, run.attempt)
         self.gpus = run.gpus
         self.gpu_amount = gpu_amount
-        paths = [self.log]
+        self._outputs = [(self.log, 0)]  # it has no more than this attempt's
         if setup.log_to_file is not None:
             out, err = setup.log_to_file
-            paths = [os.path.join(setup.root, run.trial_dir, name) for name in (err, out)] + paths
-        self._outputs = [(path, size_of(path)) for path in paths]
+            paths = [os.path.join(setup.root, run.trial_dir, name) for name in dict.fromkeys((err, out))]
+            self._outputs[:0] = [(path, size_of(path)) for path in paths]
 
     def output(self) -> str:
         """The last lines that the attempt has printed."""
         return next(filter(None, (tail(path, offset) for path, offset in self._outputs)), "")
+
+    def output_files(self) -> list[tuple[str, int]]:
+        """Files that the attempt prints to, and where its output begins in them; the worker's own is the last."""
+        return list(self._outputs)
 
     def hung_up(self) -> bool:
         """Whether an idle worker has ended and we have not yet been told."""

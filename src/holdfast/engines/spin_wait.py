@@ -19,7 +19,7 @@ T = TypeVar("T")
 _let_others_run: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
 
-class BriskWait:
+class SpinWait:
     """Waits for one kind of thing that has lately come quickly, or has not."""
 
     __slots__ = ("_brisk",)

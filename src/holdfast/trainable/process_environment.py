@@ -7,6 +7,7 @@ trial may reach the next one in the same process.
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import random
@@ -15,7 +16,12 @@ from collections.abc import Iterator
 from types import ModuleType
 from typing import Any, TextIO
 
-from holdfast.trainable.messages import Run, Setup
+from holdfast.checkpoints.tree import storage_error
+from holdfast.errors import InvalidInputError
+from holdfast.trainable.worker_messages import Run, Setup
+
+_NEVER = frozenset({errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.EINVAL})
+"""What a name of the user's choice can be wrong with: no other try would help."""
 
 ORIGINAL_DIR = "TUNE_ORIG_WORKING_DIR"
 VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
@@ -31,22 +37,36 @@ def prepare_imports(setup: Setup) -> None:
 
 @contextlib.contextmanager
 def surroundings(setup: Setup, run: Run) -> Iterator[None]:
-    """The world as this attempt has to see it."""
+    """The world as this attempt has to see it.
+
+    Raises:
+        StorageError: It cannot be made now: that is never the trial's own failure.
+    """
     trial_dir = os.path.join(setup.root, run.trial_dir)
+    streams = sys.stdout, sys.stderr
+    try:
+        with contextlib.ExitStack() as world:
+            try:
+                _make(trial_dir)
+                original = _original_dir(setup)
+                world.enter_context(_environment(setup, run, original))
+                world.enter_context(_directory(setup, trial_dir, original))
+                world.enter_context(_output(setup, trial_dir))
+            except OSError as error:
+                raise storage_error(error, f"preparing the trial's directory {trial_dir}") from error
+            _seed(run)
+            yield
+    finally:
+        sys.stdout, sys.stderr = streams
+
+
+def _make(trial_dir: str) -> None:
     try:
         os.mkdir(trial_dir)
     except FileExistsError:
         pass
     except FileNotFoundError:
         os.makedirs(trial_dir, exist_ok=True)
-    streams = sys.stdout, sys.stderr
-    original = _original_dir(setup)
-    try:
-        with _environment(setup, run, original), _directory(setup, trial_dir, original), _output(setup, trial_dir):
-            _seed(run)
-            yield
-    finally:
-        sys.stdout, sys.stderr = streams
 
 
 @contextlib.contextmanager
@@ -118,8 +138,7 @@ def _output(setup: Setup, trial_dir: str) -> Iterator[None]:
         files: dict[str, int] = {}
         for name in setup.log_to_file:
             if name not in files:
-                path = os.path.join(trial_dir, name)
-                files[name] = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+                files[name] = _open_log(trial_dir, name)
                 undo.callback(os.close, files[name])
         for fd in (1, 2):
             saved = os.dup(fd)
@@ -132,6 +151,18 @@ def _output(setup: Setup, trial_dir: str) -> Iterator[None]:
         for stream in streams:
             _buffer_lines(stream, undo)
         yield
+
+
+def _open_log(trial_dir: str, name: str) -> int:
+    try:
+        return os.open(os.path.join(trial_dir, name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o666)
+    except OSError as error:
+        if error.errno not in _NEVER or not os.path.isdir(trial_dir):
+            raise
+        raise InvalidInputError(
+            f"RunConfig(log_to_file={name!r}) is no file that a trial can write ({os.strerror(error.errno)}). Give the "
+            "name of a file in the trial's directory, or True."
+        ) from error
 
 
 def _buffer_lines(stream: TextIO | Any, undo: contextlib.ExitStack) -> None:
@@ -152,8 +183,9 @@ def _flush(*streams: TextIO | Any) -> None:
 def _seed(run: Run) -> None:
     """Give each attempt random numbers of its own.
 
-    Workers are forked from one process and used again, so without this they would all draw the same numbers, or go on
-    where another trial stopped. Derived from the trial, so that a trial that seeds nothing can still be repeated.
+    Workers are forked from one process and used again, so without this they would all draw the same numbers, or
+    continue where another trial stopped. Derived from the trial, so that a trial that seeds nothing can still be
+    repeated.
     """
     digest = hashlib.blake2b(f"{run.trial_id}/{run.attempt}".encode(), digest_size=8).digest()
     seed = int.from_bytes(digest, "big")

@@ -1,7 +1,7 @@
 """Reports that do not wait for their answer: a file keeps them until the driver has them in its journal (I1).
 
-A trial that reports every few microseconds would spend its time waiting for answers, each of which says "go on". Where
-nothing can say anything else, the driver lets it run ahead by some reports. Each of those is first written to the
+A trial that reports every few microseconds would spend its time waiting for answers, each of which says "continue".
+Where nothing can say anything else, the driver lets it run ahead by some reports. Each of those is first written to the
 attempt's own spool, which is what makes ``report()`` safe: if driver and trial are killed together, the next driver
 takes from there what never arrived.
 
@@ -15,14 +15,15 @@ import contextlib
 import os
 import re
 from collections.abc import Iterable
-from pathlib import Path
 from typing import NamedTuple
 
 import msgspec
 
 from holdfast.core.observations import Report
+from holdfast.errors import DamageError
 from holdfast.journal.frames import decode_header, encode_frames, encode_header, scan
 from holdfast.storage.local import look_anew
+from holdfast.storage.untrusted import read_regular
 
 FOLDER = os.path.join(".holdfast", "ahead")
 
@@ -37,7 +38,7 @@ _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Report).decode
 
 
-class Owner(NamedTuple):
+class SpoolOwner(NamedTuple):
     """Whose spool it is.
 
     The epoch of its driver belongs to that: a power cut can make the journal forget an attempt whose spool is still
@@ -52,7 +53,7 @@ class Owner(NamedTuple):
 class _Header(msgspec.Struct):
     """What a spool begins with."""
 
-    owner: Owner
+    owner: SpoolOwner
     ordinal: int
     """Of its first report."""
 
@@ -64,7 +65,7 @@ class Spool:
         size: How many bytes of reports are in it.
     """
 
-    def __init__(self, root: str, owner: Owner) -> None:
+    def __init__(self, root: str, owner: SpoolOwner) -> None:
         self.size = 0
         self._owner = owner
         self._path = spool_path(root, owner)
@@ -120,7 +121,7 @@ class Spool:
             return os.open(self._path, flags, 0o644)
 
 
-def spool_path(root: str | os.PathLike[str], owner: Owner) -> str:
+def spool_path(root: str | os.PathLike[str], owner: SpoolOwner) -> str:
     """Where an attempt keeps what it has reported ahead."""
     return os.path.join(root, FOLDER, "{}-{}-{}.hfr".format(*owner))
 
@@ -131,7 +132,7 @@ class SpoolFolder:
     def __init__(self, root: str | os.PathLike[str]) -> None:
         self._root = root
 
-    def owners(self) -> list[Owner]:
+    def owners(self) -> list[SpoolOwner]:
         """Those who have left a spool."""
         folder = os.path.join(self._root, FOLDER)
         try:
@@ -139,24 +140,30 @@ class SpoolFolder:
             names = os.listdir(folder)
         except FileNotFoundError:
             return []
-        return sorted(Owner(*map(int, match.groups())) for match in map(_NAME.fullmatch, names) if match)
+        return sorted(SpoolOwner(*map(int, match.groups())) for match in map(_NAME.fullmatch, names) if match)
 
-    def read(self, owner: Owner, after: int) -> list[Report]:
+    def read(self, owner: SpoolOwner, after: int) -> list[Report]:
         """What an attempt has reported after ``after``, up to the first gap; a torn end is left out."""
         try:
-            data = Path(spool_path(self._root, owner)).read_bytes()
+            data = read_regular(spool_path(self._root, owner))
         except FileNotFoundError:
             return []
         header = decode_header(data)
         if header is None:
             return []
-        first = msgspec.json.decode(header.payload, type=_Header)
-        if first.owner != owner or first.ordinal > after + 1:
-            return []
-        payloads = scan(data, first.ordinal, header.end).payloads[after + 1 - first.ordinal :]
-        return [msgspec.structs.replace(_decode(payload), passed=True) for payload in payloads]
+        try:
+            first = msgspec.json.decode(header.payload, type=_Header)
+            if first.owner != owner or first.ordinal > after + 1:
+                return []
+            payloads = scan(data, first.ordinal, header.end).payloads[after + 1 - first.ordinal :]
+            return [msgspec.structs.replace(_decode(payload), passed=True) for payload in payloads]
+        except (ValueError, RecursionError) as error:  # its checksums are right: somebody has written it so
+            raise DamageError(
+                f"{spool_path(self._root, owner)} cannot be read: {error}. Nothing was changed. What it holds was "
+                "reported and never journaled: keep a copy of it before you remove it."
+            ) from error
 
-    def forget(self, owners: Iterable[Owner]) -> None:
+    def forget(self, owners: Iterable[SpoolOwner]) -> None:
         """Remove these spools."""
         for owner in owners:
             _remove(spool_path(self._root, owner))

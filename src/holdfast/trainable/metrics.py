@@ -32,11 +32,11 @@ def plain_metrics(metrics: Any, warned: set[str], *, refuse_tensors: bool = True
     Args:
         metrics: What the user reports.
         warned: Keys that the user was already warned about; grows.
-        refuse_tensors: Whether a torch tensor is an error or becomes numbers like any other array.
+        refuse_tensors: Whether a torch tensor of several elements is an error or becomes numbers like other arrays.
 
     Raises:
         InvalidTypeError: If it is not a dict, or a key of it is not a string.
-        InvalidInputError: If it holds a torch tensor, or is nested too deeply.
+        InvalidInputError: If it holds a torch tensor of several elements, or is nested too deeply.
     """
     if type(metrics) is dict:
         for key, value in metrics.items():
@@ -87,10 +87,18 @@ class _Converter:
         self.refuse_tensors = refuse_tensors
 
     def mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Any]:
-        return {
+        plain = {
             encodable(str(key)): self.convert(item, f"{path}/{key}" if path else str(key), depth)
             for key, item in value.items()
         }
+        if len(plain) < len(value):
+            texts = [encodable(str(key)) for key in value]
+            twice = next(text for text in texts if texts.count(text) > 1)
+            raise InvalidInputError(
+                f"the metric {f'{path}/{twice}' if path else twice!r} is there twice: two keys of its dict are the "
+                "same as text. Use strings as keys."
+            )
+        return plain
 
     def convert(self, value: Any, path: str, depth: int) -> Any:
         if depth > MAX_DEPTH:
@@ -131,12 +139,17 @@ class _Converter:
             return value.total_seconds()
         if isinstance(value, os.PathLike):
             return encodable(str(value))
-        if self.refuse_tensors and _is_tensor(value):
-            raise InvalidInputError(
-                f"the metric {path!r} is a Torch tensor, which cannot be reported: it would have to be loaded again "
-                f"wherever the results are read. Report a number (`{path.rpartition('/')[2]}.item()`), or put the "
-                "tensor into a checkpoint: report(metrics, checkpoint=...)."
-            )
+        if _is_tensor(value):
+            number = only_number(value)
+            if number is not None:
+                return self.convert(number, path, depth + 1)
+            if self.refuse_tensors:
+                raise InvalidInputError(
+                    f"the metric {path!r} is a Torch tensor{_shape(value)}, of which only those with one element are "
+                    f"numbers. Report a number (`{path.rpartition('/')[2]}.mean()`, for example), a list "
+                    f"(`{path.rpartition('/')[2]}.tolist()`), or put the tensor into a checkpoint: "
+                    "report(metrics, checkpoint=...)."
+                )
         return self._array(value, path, depth)
 
     def _array(self, value: Any, path: str, depth: int) -> Any:
@@ -177,6 +190,23 @@ def _in_stable_order(values: Set[Any]) -> list[Any]:
         return sorted(values)
     except TypeError:
         return sorted(values, key=shortened)
+
+
+def only_number(value: Any) -> int | float | None:
+    """The number in a torch tensor of one element, on whatever device; None if it is no such tensor."""
+    if not _is_tensor(value):
+        return None
+    try:
+        number = value.item() if value.numel() == 1 else None
+    except Exception as error:  # a tensor without data, for example
+        log.debug("%s.item() failed: %s", type(value).__name__, error)
+        return None
+    return number if isinstance(number, int | float) else None
+
+
+def _shape(value: Any) -> str:
+    shape = getattr(value, "shape", None)
+    return f" of shape {tuple(shape)}" if isinstance(shape, tuple) else ""
 
 
 def _is_tensor(value: Any) -> bool:

@@ -6,8 +6,8 @@ import time
 
 import pytest
 
-from holdfast.engines import brisk
-from holdfast.engines.brisk import BriskWait
+from holdfast.engines import spin_wait
+from holdfast.engines.spin_wait import SpinWait
 
 
 class Arrival:
@@ -26,33 +26,33 @@ class Arrival:
         time.sleep(self.asleep_s)
         return "slept"
 
-    def wait(self, wait: BriskWait) -> str:
+    def wait(self, wait: SpinWait) -> str:
         return wait(self.look, self.sleep)
 
 
 def test_what_comes_at_once_is_met_awake() -> None:
-    assert Arrival(at_look=1).wait(BriskWait()) == "seen"
+    assert Arrival(at_look=1).wait(SpinWait()) == "seen"
 
 
 def test_what_comes_within_the_moment_is_met_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(brisk, "AWAKE_S", 60.0)
-    assert Arrival(at_look=3).wait(BriskWait()) == "seen"
+    monkeypatch.setattr(spin_wait, "AWAKE_S", 60.0)
+    assert Arrival(at_look=3).wait(SpinWait()) == "seen"
 
 
 def test_what_does_not_come_is_waited_for_asleep() -> None:
-    assert Arrival(at_look=None).wait(BriskWait()) == "slept"
+    assert Arrival(at_look=None).wait(SpinWait()) == "slept"
 
 
 def test_after_a_long_wait_nobody_stays_awake_until_something_came_quickly_again() -> None:
-    wait = BriskWait()
-    Arrival(at_look=None, asleep_s=2 * brisk.AWAKE_S).wait(wait)
+    wait = SpinWait()
+    Arrival(at_look=None, asleep_s=2 * spin_wait.AWAKE_S).wait(wait)
     quick = Arrival(at_look=1)
     assert (quick.wait(wait), quick.looks) == ("slept", 0)
 
 
 def test_after_a_short_sleep_the_next_wait_is_awake_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    wait = BriskWait()
-    Arrival(at_look=None, asleep_s=2 * brisk.AWAKE_S).wait(wait)
-    monkeypatch.setattr(brisk, "AWAKE_S", 60.0)
+    wait = SpinWait()
+    Arrival(at_look=None, asleep_s=2 * spin_wait.AWAKE_S).wait(wait)
+    monkeypatch.setattr(spin_wait, "AWAKE_S", 60.0)
     assert Arrival(at_look=1).wait(wait) == "slept"
     assert Arrival(at_look=1).wait(wait) == "seen"

@@ -19,8 +19,8 @@ import msgspec
 
 from holdfast.engines import boot, kernel, process_tree
 from holdfast.engines.exits import size_of
-from holdfast.engines.link import Link
-from holdfast.engines.orders import (
+from holdfast.engines.link import SocketLink
+from holdfast.engines.nanny_messages import (
     RUN_VARIABLE,
     KillWorker,
     NannyMessage,
@@ -29,13 +29,13 @@ from holdfast.engines.orders import (
     TerminateWorker,
     decode_nanny,
 )
-from holdfast.trainable.messages import frame
+from holdfast.trainable.worker_messages import frame
 
 STOP_S = 10.0
 SWEEP_S = 5.0
 
 
-class Nursery:
+class NannyProcess:
     """One nanny and the workers it has; ``again`` if its driver had one before.
 
     Attributes:
@@ -77,7 +77,7 @@ class Nursery:
             raise
         finally:
             theirs.close()
-        self.link = Link(ours)
+        self.link = SocketLink(ours)
         self._ready = False
         self.pidfd = kernel.open_pidfd(self._process.pid)
 

@@ -1,23 +1,19 @@
-"""The wire: messages from the driver to a worker, and frames. Workers answer with ``core.observations``.
+"""The wire: messages from the driver to a worker. Workers answer with ``core.observations``.
 
-A frame is a 4-byte little-endian length and one msgpack message. The same messages cross a Unix socket (local engine)
-and actor calls (Ray); nothing here knows which.
+Owns these structs, their decoders, and how large one may be. The same messages cross a Unix socket (local engine) and
+actor calls (Ray); must never know which.
 """
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Iterator
 from typing import Any, Protocol, Union
 
 import msgspec
 
 from holdfast.core.observations import WorkerMessage
+from holdfast.storage.framing import FrameTooLargeError, Framing
 
-MAX_FRAME_BYTES = 64 * 1024 * 1024
-READ_BYTES = 64 * 1024  # larger reads cost an mmap each
-
-_LENGTH = struct.Struct("<I")
+FRAMING = Framing(limit=64 * 1024 * 1024, byteorder="little")
 
 
 class Setup(msgspec.Struct, array_like=True, tag="setup", frozen=True):
@@ -39,6 +35,9 @@ class Setup(msgspec.Struct, array_like=True, tag="setup", frozen=True):
     working_dir: str = ""
     address: str = ""  # of the experiment, if another than ``root``: in a store, or where a syncer copies it
     epoch: int = 0  # of the driver
+    max_output_bytes: int = 0  # that are kept of one trial's output; 0 keeps all
+    digests: dict[str, str] = {}  # of the two files as the driver knows them, by name
+    own_processes: bool = False  # a worker runs one attempt and leaves
 
 
 class Run(msgspec.Struct, array_like=True, tag="run", frozen=True):
@@ -50,7 +49,7 @@ class Run(msgspec.Struct, array_like=True, tag="run", frozen=True):
     trial_name: str
     trial_dir: str  # relative to the root
     tag: str
-    config: dict[str, Any]  # plain data; objects as markers
+    config: dict[Any, Any]  # plain data; objects as markers
     checkpoint: str | None = None  # directory relative to the root to start from
     iteration: int = 0
     time_total: float = 0.0
@@ -60,6 +59,8 @@ class Run(msgspec.Struct, array_like=True, tag="run", frozen=True):
     bundles: list[dict[str, float]] = []
     strategy: str = "PACK"
     gpus: tuple[str, ...] = ()  # what CUDA_VISIBLE_DEVICES must be; () hides all
+    checkpoint_mark: str = ""  # by it a worker knows the files that the driver has verified (checkpoints.verified)
+    checkpoint_digest: str = ""  # of its manifest, as the journal knows it
 
 
 class Decision(msgspec.Struct, array_like=True, tag="D", frozen=True, gc=False):
@@ -67,11 +68,11 @@ class Decision(msgspec.Struct, array_like=True, tag="D", frozen=True, gc=False):
 
     ordinal: int
     go: str = "go"  # "go", "stop", "pause"
-    save: bool = False  # class trainables save before they go on, stop or pause
+    save: bool = False  # class trainables save before they continue, stop or pause
     ahead: int = 0  # so many reports may follow this one without waiting for an answer: all would say "go"
 
 
-class SaveSoon(msgspec.Struct, array_like=True, tag="save", frozen=True, gc=False):
+class SaveRequest(msgspec.Struct, array_like=True, tag="save", frozen=True, gc=False):
     """The driver is about to end: checkpoint at the next chance (``should_checkpoint()`` turns true)."""
 
 
@@ -79,9 +80,10 @@ class Quit(msgspec.Struct, array_like=True, tag="quit", frozen=True, gc=False):
     """No further attempts: leave."""
 
 
-ToWorker = Union[Setup, Run, Decision, SaveSoon, Quit]
+ToWorker = Union[Setup, Run, Decision, SaveRequest, Quit]
 
 _encoder = msgspec.msgpack.Encoder()
+_encode_frame = FRAMING.encode
 _to_worker = msgspec.msgpack.Decoder(ToWorker)
 _from_worker = msgspec.msgpack.Decoder(WorkerMessage)
 
@@ -100,13 +102,12 @@ class Channel(Protocol):
 
 def frame(message: Any) -> bytes:
     """One message, ready to be sent."""
-    payload = _encoder.encode(message)
-    if len(payload) > MAX_FRAME_BYTES:
+    try:
+        return _encode_frame(_encoder.encode(message))
+    except FrameTooLargeError as error:
         raise ValueError(
-            f"a message of {len(payload):,} bytes is larger than the limit of {MAX_FRAME_BYTES:,}; "
-            "large values belong in a checkpoint or in tune.with_parameters(), not in metrics or config"
-        )
-    return _LENGTH.pack(len(payload)) + payload
+            f"{error}; large values belong in a checkpoint or in tune.with_parameters(), not in metrics or config"
+        ) from None
 
 
 def decode_to_worker(payload: bytes | memoryview) -> ToWorker:
@@ -117,41 +118,3 @@ def decode_to_worker(payload: bytes | memoryview) -> ToWorker:
 def decode_from_worker(payload: bytes | memoryview) -> WorkerMessage:
     message: WorkerMessage = _from_worker.decode(payload)
     return message
-
-
-class FrameBuffer:
-    """Cuts a byte stream into payloads.
-
-    Pieces of a large frame are joined once, when the last one has arrived: joining as they come would cost the square
-    of its size.
-    """
-
-    __slots__ = ("_have", "_need", "_parts")
-
-    def __init__(self) -> None:
-        self._parts: list[bytes] = []
-        self._have = 0
-        self._need = 4
-
-    def feed(self, data: bytes) -> Iterator[bytes]:
-        """The complete payloads that ``data`` finishes, in order. Must be iterated to its end."""
-        if self._have:
-            self._parts.append(data)
-            self._have += len(data)
-            if self._have < self._need:
-                return
-            data = b"".join(self._parts)
-        start, size = 0, len(data)
-        self._need = 4
-        while size - start >= 4:
-            (length,) = _LENGTH.unpack_from(data, start)
-            if length > MAX_FRAME_BYTES:
-                raise ValueError(f"a frame claims {length:,} bytes: this is not our stream")
-            end = start + 4 + length
-            if end > size:
-                self._need = 4 + length
-                break
-            yield data[start + 4 : end]
-            start = end
-        self._have = size - start
-        self._parts = [data[start:]] if self._have else []

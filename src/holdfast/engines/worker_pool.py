@@ -19,13 +19,14 @@ from pathlib import Path
 from typing import Protocol
 
 from holdfast.core.events import Cause
-from holdfast.engines.brisk import BriskWait
-from holdfast.engines.exits import explain, size_of
-from holdfast.engines.handle import WorkerHandle
-from holdfast.engines.link import Link
-from holdfast.engines.nursery import Nursery
-from holdfast.engines.orders import Ended, Notice
-from holdfast.trainable.messages import Quit, frame
+from holdfast.engines.exits import explain
+from holdfast.engines.link import SocketLink
+from holdfast.engines.nanny_messages import Notice, WorkerEnded
+from holdfast.engines.nanny_process import NannyProcess
+from holdfast.engines.spin_wait import SpinWait
+from holdfast.engines.worker_handle import WorkerHandle
+from holdfast.storage import trial_logs
+from holdfast.trainable.worker_messages import Quit, frame
 
 EXIT_S = 2.0
 """How long a worker that was told to leave may take; user code may have registered exit functions."""
@@ -61,7 +62,7 @@ class CrewListener(Protocol):
         """Nothing is left of the worker, and everything it had sent was heard. Told once for each."""
 
 
-class Crew:
+class WorkerPool:
     """Workers and their nanny.
 
     Attributes:
@@ -69,23 +70,26 @@ class Crew:
         losses: Nannies lost since the listener last set this to 0.
     """
 
-    def __init__(self, listener: CrewListener, log_dir: Path, first_number: int) -> None:
+    def __init__(
+        self, listener: CrewListener, log_dir: Path, first_number: int, max_output_bytes: int | None = None
+    ) -> None:
         self.workers: dict[int, WorkerHandle] = {}
         self.losses = 0
         self._listener = listener
         self._log_dir = log_dir
+        self._max_output_bytes = max_output_bytes
         self._next_number = first_number
-        self._start: Callable[..., Nursery] | None = None
-        self._nursery: Nursery | None = None
+        self._start: Callable[..., NannyProcess] | None = None
+        self._nursery: NannyProcess | None = None
         self._selector = selectors.DefaultSelector()
-        self._wait = BriskWait()
+        self._wait = SpinWait()
         self._woken, self._waker = socket.socketpair()
         self._woken.setblocking(False)
         self._waker.setblocking(False)
         self._selector.register(self._woken, _READ, self._on_wake)
         self._timers: dict[int, tuple[float, Callable[[WorkerHandle], None]]] = {}
 
-    def begin(self, start: Callable[..., Nursery]) -> None:
+    def begin(self, start: Callable[..., NannyProcess]) -> None:
         """Start the nanny. ``start`` is kept, to be called again, with ``again=True``, if the nanny is lost."""
         self._start = start
         self._enter_nursery(start())
@@ -118,8 +122,7 @@ class Crew:
                 self._leave_nursery(self._nursery)
                 if not self._nursery.stop():
                     _log.warning("Some processes that trials started could not be killed (stuck in the kernel?).")
-            for log in self._log_dir.glob("worker-*.log"):  # an earlier driver that was killed could not do it
-                _remove_if_empty(str(log))
+            trial_logs.settle_all(str(self._log_dir), self._max_output_bytes)
         finally:
             self.abandon()
 
@@ -148,7 +151,7 @@ class Crew:
         ours, theirs = socket.socketpair()
         number = self._next_number
         self._next_number += 1
-        worker = WorkerHandle(number, Link(ours), str(self._log_dir / f"worker-{number}.log"))
+        worker = WorkerHandle(number, SocketLink(ours), str(self._log_dir / f"worker-{number}.log"))
         self.workers[number] = worker
         self._selector.register(ours, _READ, worker)
         self._nursery.start_worker(number, theirs.detach(), worker.log)
@@ -195,7 +198,7 @@ class Crew:
 
     # --- the loop
 
-    def _watch(self, link: Link) -> None:
+    def _watch(self, link: SocketLink) -> None:
         """Wait for a link to become writable exactly while it has something to send."""
         key = self._selector.get_key(link.socket)
         events = _READ | (_WRITE if link.waiting else 0)
@@ -253,14 +256,14 @@ class Crew:
         worker.fault = f"the worker's connection carried something else than its messages ({error})"
         self.kill(worker)
 
-    def _worker_ended(self, ended: Ended) -> None:
+    def _worker_ended(self, ended: WorkerEnded) -> None:
         worker = self.workers.get(ended.worker)
         if worker is None:
             return
         if worker.fault == SILENT and os.waitstatus_to_exitcode(ended.status) != -signal.SIGKILL:
             worker.fault, worker.halted = "", False  # it had ended by itself, and the nanny was late to say so
         if worker.fault or ended.note:
-            self._gone(worker, Cause.EXIT, worker.fault or ended.note)
+            self._gone(worker, ended.cause or Cause.EXIT, worker.fault or ended.note)
         else:
             cause = explain(ended.status, halted=worker.halted, oom=ended.oom, peak_kib=ended.peak_kib)
             self._gone(worker, *cause)
@@ -275,18 +278,19 @@ class Crew:
         self.disarm(worker)
         worker.link.close()
         self._listener.gone(worker, cause, detail)
-        _remove_if_empty(worker.log)
+        with contextlib.suppress(OSError):
+            trial_logs.settle(worker.log, self._max_output_bytes)  # it was killed, or printed on leaving
 
     # --- the nanny
 
-    def _enter_nursery(self, nursery: Nursery) -> None:
+    def _enter_nursery(self, nursery: NannyProcess) -> None:
         self._nursery = nursery
         self._selector.register(nursery.link.socket, _READ, self._on_nursery)
         if nursery.pidfd is not None:
             # Its socket may outlive it in a worker that it was just forking.
             self._selector.register(nursery.pidfd, _READ, lambda mask: self._nanny_lost(nursery))
 
-    def _leave_nursery(self, nursery: Nursery) -> None:
+    def _leave_nursery(self, nursery: NannyProcess) -> None:
         self._selector.unregister(nursery.link.socket)
         if nursery.pidfd is not None:
             self._selector.unregister(nursery.pidfd)
@@ -301,15 +305,15 @@ class Crew:
         if mask & _READ:
             messages = nursery.receive()
             for message in messages or ():
-                if isinstance(message, Ended):
+                if isinstance(message, WorkerEnded):
                     self._worker_ended(message)
                 elif isinstance(message, Notice):
                     _log.warning("%s", message.text)
             if messages is None:
                 self._nanny_lost(nursery)
 
-    def _nanny_lost(self, nursery: Nursery) -> None:
-        """All workers die with their nanny; their trials go on elsewhere, at nobody's expense."""
+    def _nanny_lost(self, nursery: NannyProcess) -> None:
+        """All workers die with their nanny; their trials continue elsewhere, at nobody's expense."""
         if nursery is not self._nursery:
             return
         self._leave_nursery(nursery)
@@ -326,9 +330,3 @@ class Crew:
                 _log.warning("It cannot be started: %s", error)
         for worker in lost:
             self._gone(worker, Cause.ENGINE_LOST, _LOST_NANNY)
-
-
-def _remove_if_empty(log: str) -> None:
-    if size_of(log) == 0:
-        with contextlib.suppress(OSError):
-            os.unlink(log)

@@ -1,4 +1,4 @@
-"""What the driver and its nanny say to each other, and the two words a worker adds to the wire of messages.py.
+"""What the driver and its nanny say to each other, and the two words a worker adds to worker_messages.py.
 
 Owns: these structs and their decoders. Must never: touch a process or a socket.
 """
@@ -9,7 +9,7 @@ from typing import Union
 
 import msgspec
 
-from holdfast.core.observations import Raised, Report, Returned, Saved, Stopped, Waiting
+from holdfast.core.observations import Hint, Raised, Report, Returned, Saved, Stopped, Waiting
 
 RUN_VARIABLE = "HOLDFAST_RUN"
 """Environment variable of a nanny and everything below it: which nanny that is."""
@@ -68,7 +68,7 @@ class Ready(msgspec.Struct, array_like=True, tag="ready", frozen=True):
     """The nanny has imported everything and reads its orders."""
 
 
-class Ended(msgspec.Struct, array_like=True, tag="ended", frozen=True):
+class WorkerEnded(msgspec.Struct, array_like=True, tag="ended", frozen=True):
     """A worker and everything attributed to it is gone."""
 
     worker: int
@@ -76,6 +76,7 @@ class Ended(msgspec.Struct, array_like=True, tag="ended", frozen=True):
     oom: bool  # the kernel's out-of-memory killer was at work at that time
     peak_kib: int
     note: str = ""  # why there was never a process
+    cause: str = ""  # of that
 
 
 class Notice(msgspec.Struct, array_like=True, tag="notice", frozen=True):
@@ -84,7 +85,7 @@ class Notice(msgspec.Struct, array_like=True, tag="notice", frozen=True):
     text: str
 
 
-NannyMessage = Union[Ended, Notice, Ready]
+NannyMessage = Union[WorkerEnded, Notice, Ready]
 
 
 class Hello(msgspec.Struct, array_like=True, tag="H", frozen=True):
@@ -101,7 +102,7 @@ class Unclean(msgspec.Struct, array_like=True, tag="U", frozen=True):
     what: str
 
 
-WorkerWord = Union[Report, Saved, Returned, Stopped, Raised, Waiting, Hello, Unclean]
+WorkerWord = Union[Report, Saved, Returned, Stopped, Raised, Waiting, Hint, Hello, Unclean]
 
 decode_order = msgspec.msgpack.Decoder(Order).decode
 decode_nanny = msgspec.msgpack.Decoder(NannyMessage).decode
