@@ -5,7 +5,7 @@ import importlib
 
 import pytest
 
-MODULES = ["domains", "naming", "objects", "primitives", "rng", "tree", "variants"]
+MODULES = ["domains", "naming", "objects", "primitives", "rng", "nested", "variants"]
 
 
 @pytest.mark.parametrize("name", [*(f"holdfast.space.{name}" for name in MODULES), "holdfast.search.basic_variant"])

@@ -98,12 +98,15 @@ def test_keys_with_slashes_do_not_share_a_name():
     assert restore_objects(plain, objects) == {"a/b": first, "a": {"b": second}}
 
 
-def test_numpy_numbers_become_python_numbers():
+def test_numpy_numbers_are_tagged_plain_data():
     space = {"a": np.float64(0.5), "b": np.int32(3), "c": choice(np.arange(3)), "d": np.bool_(True), "e": np.str_("x")}
     plain, objects = extract_objects(space)
     assert objects == {}
-    assert [type(plain[key]) for key in "abde"] == [float, int, bool, str]
-    assert [type(option) for option in plain["c"].categories] == [int] * 3
+    assert [plain[key]["value"] for key in "abde"] == [0.5, 3, True, "x"]
+    assert [type(plain[key]["value"]) for key in "abde"] == [float, int, bool, str]
+    assert [option["value"] for option in plain["c"].categories] == [0, 1, 2]
+    restored = restore_objects({key: plain[key] for key in "abde"}, {})
+    assert [type(restored[key]) for key in "abde"] == [np.float64, np.int32, np.bool_, np.str_]
 
 
 def test_arrays_enums_and_named_tuples_are_objects():
@@ -113,16 +116,17 @@ def test_arrays_enums_and_named_tuples_are_objects():
     Point = namedtuple("Point", "x y")
     space = {"a": np.zeros(2), "b": Kind.A, "c": Point(1, 2), "d": b"bytes", "e": 1j, "f": np.complex128(1), "g": len}
     plain, objects = extract_objects(space)
-    assert sorted(objects) == list("abcdefg")
+    assert sorted(objects) == list("abcdg")
     assert restore_objects(plain, objects)["b"] is Kind.A
 
 
-def test_other_mappings_become_dicts_and_tuples_become_lists():
+def test_ordered_dicts_and_tuples_are_tagged_plain_data():
     plain, objects = extract_objects({"m": OrderedDict(a=(1, 2)), "c": choice([(1, 2)])})
-    assert plain["m"] == {"a": [1, 2]}
-    assert type(plain["m"]) is dict
-    assert plain["c"].categories == [[1, 2]]
+    two = {"__exact__": "tuple", "value": [1, 2]}
+    assert plain["m"] == {"__exact__": "OrderedDict", "value": {"a": two}, "keys": {}}
+    assert plain["c"].categories == [two]
     assert objects == {}
+    assert restore_objects(plain["m"], {}) == OrderedDict(a=(1, 2))
 
 
 def test_domains_without_objects_are_kept_as_they_are():

@@ -12,8 +12,10 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
+from holdfast.config.secrets import refuse_secrets
 from holdfast.config.settings import (
-    Settings,
+    ConfigBase,
+    documented,
     one_of,
     real_number,
     refuse,
@@ -24,8 +26,9 @@ from holdfast.config.settings import (
 from holdfast.errors import InvalidInputError
 
 
+@documented
 @dataclass(repr=False)
-class CheckpointConfig(Settings):
+class CheckpointConfig(ConfigBase):
     """When class trainables save, and how many checkpoints stay.
 
     Example:
@@ -55,12 +58,12 @@ class CheckpointConfig(Settings):
     """Older spelling of ``checkpoint_score_attribute``; moved there at construction."""
 
     num_to_keep_overall: int | None = field(default=None, kw_only=True)
-    """Best checkpoints kept over the whole experiment, and the latest of each trial that may still go on. None: no
+    """Best checkpoints kept over the whole experiment, and the latest of each trial that may still continue. None: no
     limit."""
 
     wait_for_commit: bool = field(default=False, kw_only=True)
     """Whether ``report(checkpoint=...)`` returns only when the checkpoint is committed in the experiment's storage;
-    otherwise training goes on meanwhile. With a syncer of your own: when it was copied, if ``sync_on_checkpoint``."""
+    otherwise training continues meanwhile. With a syncer of your own: when it was copied, if ``sync_on_checkpoint``."""
 
     @property
     def score_candidates(self) -> tuple[tuple[str, str], ...]:
@@ -136,8 +139,9 @@ class CheckpointConfig(Settings):
             true_or_false("CheckpointConfig.checkpoint_at_end", self.checkpoint_at_end)
 
 
+@documented
 @dataclass(repr=False)
-class SyncConfig(Settings):
+class SyncConfig(ConfigBase):
     """How results and checkpoints travel between nodes and storage, in the words of every generation.
 
     Example:
@@ -185,6 +189,10 @@ class SyncConfig(Settings):
     unfenced_store: bool = field(default=False, kw_only=True)
     """Accept a store that cannot keep two drivers apart: nothing but your care then prevents that two of them write one
     experiment and damage it."""
+
+    max_backlog_bytes: int | None = field(default=None, kw_only=True)
+    """Bytes of checkpoints that may wait on the local disk until they are in storage, of all trials together. Trials
+    that save wait only when more do, and each may always have one. None: a quarter of the disk's free space."""
 
     @property
     def has_own_syncer(self) -> bool:
@@ -252,12 +260,22 @@ class SyncConfig(Settings):
             true_or_false(f"SyncConfig.{name}", getattr(self, name))
         self._set("sync_period", real_number("SyncConfig.sync_period", self.sync_period))
         self._set("sync_timeout", real_number("SyncConfig.sync_timeout", self.sync_timeout, positive=True))
+        if self.max_backlog_bytes is not None:
+            most = whole_number(
+                "SyncConfig.max_backlog_bytes",
+                self.max_backlog_bytes,
+                0,
+                "None or an integer >= 0",
+                "For example 50 * 10**9; None is a quarter of the free space of the local disk.",
+            )
+            self._set("max_backlog_bytes", most)
 
     def _check_upload_dir(self) -> None:
         if self.upload_dir is None:
             return
         if not isinstance(self.upload_dir, str) or not self.upload_dir:
             raise refuse("SyncConfig.upload_dir", self.upload_dir, "a URI such as 's3://bucket/prefix'")
+        refuse_secrets("SyncConfig.upload_dir", self.upload_dir)
         if self.syncer is None:
             raise InvalidInputError(
                 f"SyncConfig got upload_dir={self.upload_dir!r} and syncer=None, which copies nothing: nothing would "

@@ -14,8 +14,10 @@ from typing import Any, Literal
 
 from holdfast.config.checkpoint import CheckpointConfig, SyncConfig
 from holdfast.config.environment import default_storage_root, local_root, staging_root
+from holdfast.config.secrets import refuse_secrets
 from holdfast.config.settings import (
-    Settings,
+    ConfigBase,
+    documented,
     instance_not_class,
     one_of,
     real_number,
@@ -24,13 +26,17 @@ from holdfast.config.settings import (
     whole_number,
 )
 from holdfast.errors import InvalidInputError
+from holdfast.space.naming import MAX_NAME_BYTES, why_no_dirname
 
 ENGINES = ("local", "ray")
 """Engines that can be asked for by name."""
 
+LEAST_OUTPUT_BYTES = 4096
 
+
+@documented
 @dataclass(repr=False)
-class FailureConfig(Settings):
+class FailureConfig(ConfigBase):
     """What happens when a trial fails.
 
     Example:
@@ -68,8 +74,9 @@ class FailureConfig(Settings):
         self._set("grace_s", real_number("FailureConfig.grace_s", self.grace_s))
 
 
+@documented
 @dataclass(repr=False, kw_only=True)
-class LocalEngine(Settings):
+class LocalEngine(ConfigBase):
     """Runs trials in worker processes on this machine.
 
     Example:
@@ -129,8 +136,9 @@ def _checked_resources(resources: Any) -> dict[str, float]:
     return {name: real_number(f"LocalEngine.resources[{name!r}]", amount) for name, amount in resources.items()}
 
 
+@documented
 @dataclass(repr=False)
-class RunConfig(Settings):
+class RunConfig(ConfigBase):
     """Where an experiment lives, what it survives, and what it shows.
 
     Example:
@@ -158,7 +166,8 @@ class RunConfig(Settings):
     """How copies travel between nodes and storage."""
 
     verbose: int | None = None
-    """What is shown: 0 nothing, 1 (also None) the progress, 2 each trial that ends too, 3 each result too."""
+    """What is shown: 0 nothing, 1 (also None) the progress and what trials print, 2 also each trial that ends, 3 also
+    each result."""
 
     stop: Any = None
     """When trials end: dict of metric and bound, function, Stopper or list of them."""
@@ -176,13 +185,16 @@ class RunConfig(Settings):
     """Older spelling of ``storage_path``; when storage is a URI, the directory for local copies."""
 
     if_exists: Literal["error", "resume", "new"] = field(default="error", kw_only=True)
-    """If an experiment of this name exists: "error" refuses, "resume" goes on, "new" picks a free name."""
+    """If an experiment of this name exists: "error" refuses, "resume" continues, "new" picks a free name."""
 
     durability: Literal["group", "sync"] = field(default="group", kw_only=True)
     """When the disk is synced: "group" at most 0.5 s late, in batches; "sync" before ``report()`` returns."""
 
     engine: LocalEngine | str | None = field(default=None, kw_only=True)
     """What runs trials: a LocalEngine; None and "local" are one with its defaults."""
+
+    max_output_bytes: int | None = field(default=64 * 1024 * 1024, kw_only=True)
+    """The most bytes that are kept of what one trial prints, the newest; None keeps everything."""
 
     @property
     def log_files(self) -> tuple[str, str] | None:
@@ -207,7 +219,7 @@ class RunConfig(Settings):
 
     def _validate(self) -> None:
         self._check_name()
-        defaults: dict[str, type[Settings]] = {
+        defaults: dict[str, type[ConfigBase]] = {
             "failure_config": FailureConfig,
             "checkpoint_config": CheckpointConfig,
             "sync_config": SyncConfig,
@@ -230,11 +242,13 @@ class RunConfig(Settings):
     def _check_name(self) -> None:
         if self.name is None:
             return
-        expected = "a relative name without empty, '.' or '..' parts"
-        if not isinstance(self.name, str) or "\0" in self.name:
+        expected = f"a relative name without empty, '.' or '..' parts, each of at most {MAX_NAME_BYTES} bytes"
+        if not isinstance(self.name, str):
             raise refuse("RunConfig.name", self.name, expected)
-        if any(part in ("", ".", "..") for part in self.name.split("/")):
-            raise refuse("RunConfig.name", self.name, expected, "Directories belong in storage_path.")
+        for part in self.name.split("/"):
+            if why := why_no_dirname(part, new=True):
+                hint = f"Of {part!r}: {why}. Directories belong in storage_path."
+                raise refuse("RunConfig.name", self.name, expected, hint)
 
     def _settle_storage(self) -> None:
         """Choose the one root among ``storage_path``, ``local_dir`` and ``upload_dir``."""
@@ -243,6 +257,7 @@ class RunConfig(Settings):
         if self.storage_filesystem is not None:
             self._check_filesystem()
             return
+        refuse_secrets("HOLDFAST_STORAGE", default_storage_root())
         local_dir = None if self.local_dir is None else _absolute(self.local_dir)
         root = None if self.storage_path is None else _absolute(self.storage_path)
         if root in (default_storage_root(), local_dir):
@@ -317,6 +332,10 @@ class RunConfig(Settings):
                     what = f"RunConfig.callbacks[{index}]"
                     raise refuse(what, callback, "a callback object", "Derive its class from tune.Callback.")
         instance_not_class("RunConfig.progress_reporter", self.progress_reporter)
+        if self.max_output_bytes is not None:
+            expected = f"None or an integer >= {LEAST_OUTPUT_BYTES}"
+            least = whole_number("RunConfig.max_output_bytes", self.max_output_bytes, LEAST_OUTPUT_BYTES, expected)
+            self._set("max_output_bytes", least)
         chosen = self.log_to_file
         if isinstance(chosen, bool) or (isinstance(chosen, str) and chosen):
             return
@@ -339,6 +358,9 @@ def _as_path(what: str, path: Any) -> str | None:
         raise refuse(what, path, "a directory or a URI") from None
     if not isinstance(text, str) or not text:
         raise refuse(what, path, "a directory or a URI")
+    refuse_secrets(what, text)
+    if "\0" in text:
+        raise refuse(what, path, "a directory or a URI", "It contains a NUL character.")
     return text
 
 

@@ -6,18 +6,23 @@ Must never: know a particular setting.
 
 from __future__ import annotations
 
+import ast
 import dataclasses
-import difflib
+import inspect
 import math
 import operator
+import textwrap
 from collections.abc import Collection
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
+from holdfast.config.arguments import suggestion
 from holdfast.errors import InvalidInputError, InvalidTypeError
-from holdfast.warn import warn_user
+from holdfast.messages.warn import warn_user
+
+Kind = TypeVar("Kind", bound=type)
 
 
-class Settings:
+class ConfigBase:
     """Base of the configuration dataclasses: always valid, closed to unknown names, brief when printed.
 
     Instances can be assigned to, because scripts written for older interfaces do that. Each assignment is
@@ -28,8 +33,10 @@ class Settings:
         names = [f.name for f in dataclasses.fields(cls)]  # type: ignore[arg-type]
         for name in kwargs:
             if name not in names:
-                raise InvalidTypeError(f"{cls.__name__} has no setting {name!r}.{_suggest(name, names)}")
-        return super().__new__(cls)
+                raise InvalidTypeError(f"{cls.__name__} has no setting {name!r}.{suggestion(name, names)}")
+        self = super().__new__(cls)
+        self.__dict__["_given"] = {*names[: len(args)], *kwargs}
+        return self
 
     def __post_init__(self) -> None:
         given = {f.name for f in self._fields() if getattr(self, f.name) is not f.default}
@@ -59,9 +66,10 @@ class Settings:
             return
         names = [f.name for f in self._fields()]
         if name not in names:
-            raise AttributeError(f"{type(self).__name__} has no field {name!r}.{_suggest(name, names)}")
+            raise AttributeError(f"{type(self).__name__} has no field {name!r}.{suggestion(name, names)}")
         before = dict(self.__dict__)
         object.__setattr__(self, name, value)
+        self.__dict__["_given"] = {*before.get("_given", ()), name}
         try:
             self._settle({name})
         except BaseException:
@@ -80,6 +88,43 @@ class Settings:
         return f"{type(self).__name__}({', '.join(shown)})"
 
 
+class _FieldsDocumented:
+    """A class's docstring with those of its fields, put together when somebody asks for it.
+
+    ``help()`` does not show the strings below fields, which editors read. They stay the only place where a field is
+    explained; reading the source takes milliseconds, so that it must not happen at import.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = inspect.cleandoc(text)
+
+    def __get__(self, instance: Any, kind: type) -> str:
+        try:
+            fields = _field_docstrings(kind)
+        except (OSError, SyntaxError):  # installed without its source
+            return self._text
+        wrap = textwrap.TextWrapper(width=100, initial_indent="    ", subsequent_indent="        ")
+        lines = [wrap.fill(f"{name}: {' '.join(text.split())}") for name, text in fields.items()]
+        return "\n".join([self._text, "", "Args:", *lines])
+
+
+def documented(kind: Kind) -> Kind:
+    """Let ``help()`` explain every field of a configuration class."""
+    kind.__doc__ = _FieldsDocumented(kind.__doc__ or "")  # type: ignore[assignment]
+    return kind
+
+
+def _field_docstrings(kind: type) -> dict[str, str]:
+    (node,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+    assert isinstance(node, ast.ClassDef)
+    found = {}
+    for field, below in zip(node.body, node.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+            assert isinstance(field.target, ast.Name)
+            found[field.target.id] = str(below.value.value)
+    return found
+
+
 def _same(left: Any, right: Any) -> bool:
     if left is right:
         return True
@@ -88,11 +133,6 @@ def _same(left: Any, right: Any) -> bool:
     except Exception:
         # Arrays and other user objects may refuse to be compared as a whole; then they are worth showing.
         return False
-
-
-def _suggest(name: str, names: Collection[str]) -> str:
-    close = difflib.get_close_matches(name, names, n=1)
-    return f" Did you mean {close[0]!r}?" if close else f" It has: {', '.join(names)}."
 
 
 def warn_legacy(old: str, new: str) -> None:

@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.config.settings import (
-    Settings,
+    ConfigBase,
+    documented,
     instance_not_class,
     one_of,
     real_number,
@@ -26,8 +27,9 @@ DEPRECATED = "DEPRECATED"
 """Default of a field that only exists so that older scripts can still pass it."""
 
 
+@documented
 @dataclass(repr=False)
-class TuneConfig(Settings):
+class TuneConfig(ConfigBase):
     """How to search: the objective, the searcher, the scheduler, and how much to try.
 
     Example:
@@ -48,7 +50,7 @@ class TuneConfig(Settings):
     """Scheduler object or its name; None runs every trial to its end."""
 
     num_samples: int = 1
-    """How often to sample the space; each sample repeats a whole grid. -1 goes on until stopped."""
+    """How often to sample the space; each sample repeats a whole grid. -1 continues until stopped."""
 
     max_concurrent_trials: int | None = None
     """Most trials at once; None or 0 leaves that to the resources."""
@@ -57,7 +59,9 @@ class TuneConfig(Settings):
     """Seconds (or a timedelta) for the whole experiment, counting only time a driver was alive."""
 
     reuse_actors: bool | None = False
-    """Whether a worker may go on with another trial of equal resources through ``reset_config``."""
+    """Whether a worker may continue with another trial of equal resources through ``reset_config``. Left out: trials
+    share warm processes, one after the other, each with its own instance. False, if you say so: each has its own
+    process."""
 
     trial_name_creator: Callable[[Any], str] | None = None
     """Makes a trial's display name from the trial."""
@@ -69,7 +73,13 @@ class TuneConfig(Settings):
     """Older spelling of the environment variable HOLDFAST_CHDIR_TO_TRIAL_DIR (or RAY_CHDIR_TO_TRIAL_DIR)."""
 
     seed: int | None = field(default=None, kw_only=True)
-    """Fixes every random choice of searcher and scheduler; None draws one and records it."""
+    """Fixes every random choice of searcher and scheduler; None draws one from the global
+    generator of NumPy, if you have seeded that, or of Python, and records it."""
+
+    @property
+    def own_processes(self) -> bool:
+        """Whether every trial gets a process of its own: ``reuse_actors=False`` was said, not left out."""
+        return self.reuse_actors is False and "reuse_actors" in self.__dict__.get("_given", ())
 
     def _accept_legacy(self, given: Collection[str]) -> None:
         if "chdir_to_trial_dir" in given and self.chdir_to_trial_dir != DEPRECATED:
@@ -122,8 +132,9 @@ class TuneConfig(Settings):
             self._set("time_budget_s", budget)
 
 
+@documented
 @dataclass(repr=False)
-class ResumeConfig(Settings):
+class ResumeConfig(ConfigBase):
     """What a restore does with the trials it finds; values may be given as strings.
 
     Example:

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Sampler,
         Uniform,
     )
+    from holdfast.space.nested import find_variables, flatten_dict, unflatten_dict
     from holdfast.space.objects import extract_objects, is_marker, restore_objects
     from holdfast.space.primitives import (
         choice,
@@ -34,7 +35,6 @@ if TYPE_CHECKING:
         uniform,
     )
     from holdfast.space.rng import Rng
-    from holdfast.space.tree import find_variables, flatten_dict, unflatten_dict
     from holdfast.space.variants import Mark, Variant, VariantPlan
 
 # Imported when first used: those who read experiments need the names of trials and nothing that draws.
@@ -69,7 +69,7 @@ _HOMES = {
         "uniform",
     ),
     "holdfast.space.rng": ("Rng",),
-    "holdfast.space.tree": ("find_variables", "flatten_dict", "unflatten_dict"),
+    "holdfast.space.nested": ("find_variables", "flatten_dict", "unflatten_dict"),
     "holdfast.space.variants": ("Mark", "Variant", "VariantPlan"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}

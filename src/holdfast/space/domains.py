@@ -54,6 +54,14 @@ class Domain:
         """Whether this domain contains ``value``."""
         raise NotImplementedError
 
+    def is_grid(self) -> bool:
+        """Whether all values are tried, rather than some drawn."""
+        return False
+
+    def is_function(self) -> bool:
+        """Whether the value is what a function of the other values returns."""
+        return False
+
     def get_sampler(self) -> Sampler:
         """The sampler that draws from this domain."""
         return self.sampler or self.default_sampler
@@ -384,6 +392,10 @@ class Function(Domain):
             )
         self.func = func
         self.takes_config = _takes_config(func)
+
+    def is_function(self) -> bool:
+        """Whether the value is what a function of the other values returns."""
+        return True
 
     @property
     def domain_str(self) -> str:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import InvalidInputError
+from holdfast.space.exact import is_exact, shown
 from holdfast.space.objects import is_marker
 
 MAX_LEN_IDENTIFIER = 130
@@ -18,7 +19,76 @@ MAX_LEN_IDENTIFIER = 130
 MAX_DIRNAME_BYTES = 250
 """File systems end at 255; five are left for the suffix that tells two equal names apart."""
 
+MAX_NAME_BYTES = 255
+"""The longest name of a file or directory that file systems take."""
+
+RESERVED = (".holdfast", ".tmp-")
+"""What names of the experiment's own files begin with, beside the directories of its trials."""
+
+_CONTROL = re.compile(r"[\x00-\x1f\x7f]")
 _OTHER_CHARS = re.compile(r"[^a-zA-Z0-9_-]+")
+
+
+def why_no_name(name: str) -> str:
+    """Why this cannot be the name of a file or directory, one part of a path; "" if it can.
+
+    Every name that comes from a journal, a manifest, a spec, a store's listing or a user goes through here before a
+    path is made of it: what is no name could lead out of the directory that it belongs to.
+
+    Example:
+        >>> why_no_name("../victim")
+        "it contains '/'"
+    """
+    if name in ("", ".", ".."):
+        return "it names no directory of its own" if name else "it is empty"
+    if "/" in name:
+        return "it contains '/'"
+    if "\0" in name:
+        return "it contains a NUL character"
+    if len(name) > MAX_NAME_BYTES // 4:  # no character has more than four bytes
+        try:
+            size = len(name.encode())
+        except UnicodeEncodeError:
+            return "it is not valid Unicode"
+        if size > MAX_NAME_BYTES:
+            return f"it has {size} bytes, and file systems take {MAX_NAME_BYTES}"
+    return ""
+
+
+def is_inside(path: str) -> bool:
+    """Whether a relative path, with slashes between its parts, is made of names and so stays below its directory.
+
+    Example:
+        >>> is_inside("a/b.txt"), is_inside("a/../../b.txt"), is_inside("/etc/passwd")
+        (True, False, False)
+    """
+    return not any(map(why_no_name, path.split("/")))
+
+
+def why_no_dirname(name: str, *, new: bool = False) -> str:
+    """Why this cannot be the name of a trial's directory; "" if it can.
+
+    Args:
+        name: The name.
+        new: Whether a trial is about to get it. Earlier versions let control characters pass, and such trials stay.
+    """
+    why = why_no_name(name)
+    if not why and name.startswith(RESERVED):
+        why = f"names that begin with {' or '.join(map(repr, RESERVED))} are the experiment's own"
+    if not why and new:
+        why = why_no_text(name)
+    return why
+
+
+def why_no_text(name: str) -> str:
+    """Why a name could not be stored and shown; "" if it can."""
+    if _CONTROL.search(name):
+        return "it contains control characters"
+    try:
+        name.encode()
+    except UnicodeEncodeError:
+        return "it is not valid Unicode"
+    return ""
 
 
 def trial_id(prefix: str, n: int) -> str:
@@ -80,6 +150,8 @@ def trial_dirname(name: str, tag: str, date: str, max_len_identifier: int = MAX_
 
 
 def _clean(value: Any) -> str:
+    if is_exact(value):
+        value = shown(value)
     if isinstance(value, float):
         return f"{value:.4f}"
     return _OTHER_CHARS.sub("_", str(_shown(value))).strip("_")
@@ -89,6 +161,8 @@ def _shown(value: Any) -> Any:
     """A value with markers replaced by something short that is the same in every process."""
     if is_marker(value):
         return f"{value['type'].rpartition('.')[2]}_{value['__object__'].rpartition('/')[2]}"
+    if is_exact(value):
+        return _shown(shown(value))
     if isinstance(value, dict):
         return {key: _shown(each) for key, each in value.items()}
     if isinstance(value, list | tuple):

@@ -1,6 +1,6 @@
 """Values that are not plain data: kept apart from the space, with a marker in their place.
 
-A config in the journal must be readable without user code, so an object (a dataset, a class, an array)
+A config in the journal must be readable without user code, so an object (a dataset, a class, an array, an enum)
 is replaced by ``{"__object__": path, "type": "module.Class"}``. The path names the place in the space and
 the index of the option, so an experiment restored with a space that was written anew finds the new i-th
 option where the old one was.
@@ -12,10 +12,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from copy import copy
+from functools import partial
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.space.tree import SCALARS, Path, is_grid, joined
+from holdfast.space.exact import IN, Inside, Object, is_ours, pack_leaf, pack_mapping, pack_scalar, tagged, unpack
+from holdfast.space.nested import SCALARS, Path, has_variables, is_grid, is_opaque, joined
 
 _KEYS = {"__object__", "type"}
 
@@ -33,7 +35,7 @@ def make_marker(path: str, value: Any) -> dict[str, str]:
 
 def pointer(path: Path) -> str:
     """A path as text that no other path shares, even if keys contain "/"."""
-    return "/".join(str(part).replace("~", "~0").replace("/", "~1") for part in path)
+    return "/".join(str(part).replace("~", "~0").replace("/", "~1") for part in path if type(part) is not Inside)
 
 
 def plain_scalar(value: Any) -> Any:
@@ -49,21 +51,44 @@ def plain_scalar(value: Any) -> Any:
 def extract_objects(space: Mapping[str, Any]) -> tuple[dict[str, Any], dict[str, Any]]:
     """Take everything that is not plain data out of a space.
 
-    Plain are int, float, str, bool, None, dict, list, tuple, domains and grids; NumPy numbers become Python
-    numbers. Objects are also found among the options of choices and grids.
+    Plain are int, float, str, bool, None, dict, list, domains and grids. Tuples, sets, NumPy numbers, paths and dicts
+    with other keys than strings are tagged (see ``exact``). Objects are also found among the options of choices and
+    grids, and among keys.
 
     Args:
         space: The space as the user wrote it; it is not changed.
 
     Returns:
-        The space with markers in place of objects, and the objects by the path in their marker.
+        The space with markers in place of objects and tags where they are needed, and the objects by the path in
+        their marker.
 
     Example:
         >>> extract_objects({"lr": 0.1, "data": b"train"})
         ({'lr': 0.1, 'data': {'__object__': 'data', 'type': 'builtins.bytes'}}, {'data': b'train'})
     """
     objects: dict[str, Any] = {}
-    return _extract(dict(space), (), objects, {}), objects
+    return _extract(dict(space), (), partial(_keep, objects, {})), objects
+
+
+def pack_space(space: Mapping[str, Any]) -> dict[str, Any]:
+    """The space with tags where they are needed, and its objects still inside."""
+    packed: dict[str, Any] = _extract(dict(space), (), lambda node, _: node)
+    return packed
+
+
+def unpack_space(space: Mapping[str, Any]) -> dict[str, Any]:
+    """The space as the user wrote it, but for its objects: those stay markers."""
+    from holdfast.space.domains import Categorical
+
+    def with_options(node: Any) -> Any:
+        if not isinstance(node, Categorical):
+            return node
+        shown = copy(node)
+        shown.categories = [unpack(option, with_options) for option in node.categories]
+        return shown
+
+    unpacked: dict[str, Any] = unpack(dict(space), with_options)
+    return unpacked
 
 
 def extract_point(point: Mapping[str, Any], n: int, objects: dict[str, Any]) -> dict[str, Any]:
@@ -72,7 +97,7 @@ def extract_point(point: Mapping[str, Any], n: int, objects: dict[str, Any]) -> 
     An object that is already known keeps the marker it has in the space, so that the point names the same option.
     """
     known = names_of(objects)
-    plain: dict[str, Any] = _extract(dict(point), ("points_to_evaluate", n), objects, known)
+    plain: dict[str, Any] = _extract(dict(point), ("points_to_evaluate", n), partial(_keep, objects, known))
     return plain
 
 
@@ -81,15 +106,18 @@ def names_of(objects: Mapping[str, Any]) -> dict[int, str]:
     return {id(value): name for name, value in objects.items()}
 
 
-def _extract(node: Any, path: Path, objects: dict[str, Any], known: Mapping[int, str]) -> Any:
+def _extract(node: Any, path: Path, on_object: Object) -> Any:
     # Here and not above: those who only read experiments have markers, and no domains.
     from holdfast.space.bounds import option_list
     from holdfast.space.domains import Categorical, Domain
 
+    def below(value: Any, *steps: Any) -> Any:
+        return _extract(value, (*path, *steps), on_object)
+
     if type(node) in SCALARS:
-        return node
+        return pack_scalar(node)
     if isinstance(node, Categorical):
-        options = [_extract(option, (*path, i), objects, known) for i, option in enumerate(node.categories)]
+        options = [below(option, i) for i, option in enumerate(node.categories)]
         if all(new is old for new, old in zip(options, node.categories, strict=True)):
             return node
         replaced = copy(node)
@@ -99,28 +127,53 @@ def _extract(node: Any, path: Path, objects: dict[str, Any], known: Mapping[int,
         return node
     if is_grid(node):
         values = option_list(node["grid_search"], f"grid_search at {joined(path)!r}")
-        return {"grid_search": [_extract(option, (*path, i), objects, known) for i, option in enumerate(values)]}
-    if is_marker(node):
+        return {"grid_search": [below(option, i) for i, option in enumerate(values)]}
+    if is_marker(node) or (isinstance(node, dict) and is_ours(node)):
         return node
-    if isinstance(node, dict):
-        return {key: _extract(value, (*path, key), objects, known) for key, value in node.items()}
-    if isinstance(node, list) or type(node) is tuple:
-        return [_extract(value, (*path, i), objects, known) for i, value in enumerate(node)]
-    node = plain_scalar(node)
-    if type(node) in SCALARS:
-        return node
+    if isinstance(node, dict) and not is_opaque(node):
+        return pack_mapping(
+            node, lambda value, steps: below(value, *steps), lambda key, text: below(key, f"{text}~key")
+        )
+    if isinstance(node, list) and not is_opaque(node):
+        return [below(value, i) for i, value in enumerate(node)]
+    if type(node) is tuple:
+        return tagged("tuple", [below(value, IN, i) for i, value in enumerate(node)])
+    return pack_leaf(node) or on_object(node, path)
+
+
+def _keep(objects: dict[str, Any], known: Mapping[int, str], node: Any, path: Path) -> dict[str, str]:
     if getattr(node, "__module__", "") == "holdfast.space.primitives":
         raise InvalidInputError(
             f"The search space has the function {node.__name__} itself at {joined(path)!r}. "
             f"Call it: {node.__name__}(...)."
         )
-    name = known.get(id(node)) or pointer(path)
-    objects[name] = node
-    return make_marker(name, node)
+    if isinstance(node, tuple) and has_variables(tuple(node)):
+        raise InvalidInputError(
+            f"The search space has a {type(node).__name__} with something to choose in it at {joined(path)!r}: "
+            f"{node!r}. Domains and grids are found in dicts, lists and tuples only. Use one of these, and make the "
+            f"{type(node).__name__} in the trainable or with tune.sample_from(...)."
+        )
+    name = known.get(id(node)) or next((name for name in known.values() if _is_equal(objects[name], node)), "")
+    kind: Any = type(node)
+    if not name or kind.__eq__ is object.__eq__:
+        # Once both were stored and loaded, nobody can tell that two objects which only equal themselves were one.
+        objects[pointer(path)] = node
+    if name:
+        return make_marker(name, node)
+    return make_marker(pointer(path), node)
+
+
+def _is_equal(one: Any, other: Any) -> bool:
+    if type(one) is not type(other):
+        return False
+    try:
+        return bool(one == other)
+    except Exception:  # arrays answer with an array, whose truth is an error
+        return False
 
 
 def restore_objects(config: Any, objects: Mapping[str, Any]) -> Any:
-    """Put the objects back: a copy of ``config`` with every marker replaced.
+    """Put the values back that a config stands for: a copy of it with every tag and marker replaced.
 
     Args:
         config: A config, or any part of one.
@@ -129,15 +182,18 @@ def restore_objects(config: Any, objects: Mapping[str, Any]) -> Any:
     Raises:
         InvalidInputError: An object is missing.
     """
-    if type(config) in SCALARS:
-        return config
-    if is_marker(config):
-        return find_object(config, objects)
-    if isinstance(config, dict):
-        return {key: restore_objects(value, objects) for key, value in config.items()}
-    if isinstance(config, list):
-        return [restore_objects(value, objects) for value in config]
-    return config
+    return unpack(config, lambda node: find_object(node, objects) if is_marker(node) else node)
+
+
+def known_objects(config: Any, objects: Mapping[str, Any] | None) -> Any:
+    """A copy of a config with its values put back; where an object is not known any more its marker stays."""
+    if not objects:
+        return unpack(config)
+
+    def found(node: Any) -> Any:
+        return objects.get(node["__object__"], dict(node)) if is_marker(node) else node
+
+    return unpack(config, found)
 
 
 def find_object(marker: Mapping[str, str], objects: Mapping[str, Any]) -> Any:

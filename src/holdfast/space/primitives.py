@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from holdfast.messages.warn import warn_user
 from holdfast.space.bounds import check_log_bounds, number, option_list, refuse_more, whole
 from holdfast.space.domains import Categorical, Float, Function, Integer
-from holdfast.warn import warn_user
 
 
 def uniform(lower: float, upper: float) -> Float:

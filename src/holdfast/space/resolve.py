@@ -17,11 +17,9 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import InvalidInputError, RecursiveDependencyError
 from holdfast.space.domains import Function
-from holdfast.space.objects import find_object, is_marker, make_marker, names_of, plain_scalar, restore_objects
-from holdfast.space.rng import Rng
-from holdfast.space.tree import (
+from holdfast.space.exact import children, is_exact, is_mapping, pack
+from holdfast.space.nested import (
     PENDING,
-    SCALARS,
     Grid,
     Path,
     Pending,
@@ -32,6 +30,8 @@ from holdfast.space.tree import (
     path_order,
     put_at,
 )
+from holdfast.space.objects import find_object, is_marker, make_marker, names_of, restore_objects
+from holdfast.space.rng import Rng
 
 MAX_PASSES = 20
 """Rounds of calling functions before their dependencies count as circular."""
@@ -180,7 +180,8 @@ class _Work:
         inside: list[Slot] = []
         put_at(self.config, path, _OWN)
         try:
-            value = carve(function.call(ConfigView(self.config, self.watch, root=True)), path, inside)
+            root = ConfigView(children(self.config), self.watch, root=True)
+            value = carve(function.call(root), path, inside)
         except Exception as error:
             if self.watch.waited:
                 return False
@@ -202,22 +203,13 @@ class _Work:
         raw: list[str] = []
         names = names_of(self.watch.objects)
 
-        def plain(node: Any, path: Path) -> Any:
-            if type(node) in SCALARS or is_marker(node):
-                return node
-            if isinstance(node, dict):
-                return {key: plain(value, (*path, key)) for key, value in node.items()}
-            if isinstance(node, list):
-                return [plain(value, (*path, i)) for i, value in enumerate(node)]
-            node = plain_scalar(node)
-            if type(node) in SCALARS:
-                return node
+        def named(node: Any, path: Path) -> Any:
             if id(node) in names:
                 return make_marker(names[id(node)], node)
             raw.append(joined(path))
             return node
 
-        self.config = plain(self.config, ())
+        self.config = pack(self.config, named)
         return tuple(raw)
 
 
@@ -238,6 +230,11 @@ class _Watch:
             raise RecursiveDependencyError("This value is not resolved yet; the function is called again once it is.")
         if is_marker(node):
             return find_object(node, self.objects)
+        if is_exact(node) and not _has_pending(node):
+            return restore_objects(node, self.objects)
+        if is_exact(node):
+            inside = children(node)
+            return ConfigView(inside, self) if is_mapping(node) else _ListView(inside, self)
         if isinstance(node, dict):
             return ConfigView(node, self)
         if isinstance(node, list):
@@ -252,6 +249,8 @@ class ConfigView(dict[str, Any]):
     """
 
     __slots__ = ("_root", "_watch")
+
+    is_view = True
 
     def __init__(self, values: dict[str, Any], watch: _Watch, root: bool = False) -> None:
         super().__init__(values)
@@ -310,6 +309,8 @@ class _ListView(list[Any]):
     """A list inside a ConfigView that has values still to come."""
 
     __slots__ = ("_watch",)
+
+    is_view = True
 
     def __init__(self, values: list[Any], watch: _Watch) -> None:
         super().__init__(values)

@@ -1,7 +1,7 @@
 """The default search: the grids and random samples of a space, as a list that is never written down.
 
 A ``VariantPlan`` is a pure function from a mark to the variant after it. Whoever remembers the mark of the last
-variant can go on from there after any crash, and no size of grid makes that slower.
+variant can continue from there after any crash, and no size of grid makes that slower.
 
 Owns the order of variants and what presets do. Must never remember which variants were asked for.
 """
@@ -15,13 +15,14 @@ from typing import Any, TypeAlias
 import msgspec
 
 from holdfast.errors import InvalidInputError, InvalidTypeError
+from holdfast.messages.warn import warn_user
 from holdfast.space.domains import Categorical, Domain, Function
+from holdfast.space.exact import VALUE, is_exact, is_mapping
+from holdfast.space.nested import SCALARS, Path, copy_tree, get_at, is_eval, is_grid, joined
 from holdfast.space.objects import extract_objects, extract_point, is_marker
 from holdfast.space.presets import apply_point
 from holdfast.space.resolve import Resolved, Resolver, Template
 from holdfast.space.rng import seed_from
-from holdfast.space.tree import SCALARS, Path, copy_tree, get_at, is_eval, is_grid, joined
-from holdfast.warn import warn_user
 
 Mark: TypeAlias = list[int]
 """Where a variant stands: ``[sample, cell]``, and one more number for each level of grids that a value brought
@@ -32,7 +33,7 @@ class Variant(msgspec.Struct, frozen=True):
     """One configuration to try."""
 
     config: dict[str, Any]
-    """Every value. Plain data (tuples have become lists) with markers for objects; see ``restore_objects``."""
+    """Every value. Plain data with tags for tuples and the like, and markers for objects; see ``restore_objects``."""
 
     evaluated: dict[str, Any]
     """The values that the search chose, by path; a chosen dict is listed by its leaves."""
@@ -51,7 +52,7 @@ class VariantPlan:
     values of a cell come from a stream of their own, keyed by seed, sample and cell.
 
     Args:
-        space: The search space. Tuples are read as lists.
+        space: The search space.
         seed: Decides every random value.
         num_samples: How often to go through the grids; -1 for ever.
         points_to_evaluate: Values to use in the first samples, one dict a sample. A point may leave keys out,
@@ -102,8 +103,9 @@ class VariantPlan:
             self.space, self.objects = dict(space), dict(objects)
         self._base = Template(self.space)
         self._chosen = [(path, joined(path)) for path in self._base.paths]
+        settled = frozenset() if objects is None else frozenset(objects)
         spaces = [
-            apply_point(self.space, extract_point(point, n, self.objects))
+            apply_point(self.space, extract_point(point, n, self.objects), settled)
             for n, point in enumerate(check_points(points_to_evaluate))
         ]
         self._presets = [Template(each) for each in spaces]
@@ -208,8 +210,18 @@ def _list_chosen(config: dict[str, Any], path: Path, name: str, evaluated: dict[
     _list_leaves(name, value, evaluated)
 
 
+def leaves_of(values: Mapping[str, Any]) -> dict[str, Any]:
+    """What a searcher chose, by path; a chosen dict is listed by its leaves."""
+    evaluated: dict[str, Any] = {}
+    for name, value in (values[VALUE] if is_mapping(values) else values).items():
+        _list_leaves(str(name), value, evaluated)
+    return evaluated
+
+
 def _list_leaves(name: str, value: Any, evaluated: dict[str, Any]) -> None:
-    if isinstance(value, dict) and value and not is_marker(value):
+    if is_mapping(value):
+        value = value[VALUE]
+    if isinstance(value, dict) and value and not is_marker(value) and not is_exact(value):
         for key, below in value.items():
             _list_leaves(f"{name}/{key}", below, evaluated)
     else:
@@ -230,6 +242,8 @@ def _count_cells(node: Any) -> int | None:
     if is_grid(node):
         options = [_count_cells(option) for option in node["grid_search"]]
         return None if None in options else sum(filter(None, options))
+    if is_exact(node):
+        return _count_cells(node[VALUE]) if isinstance(node[VALUE], dict | list) else 1
     below = list(node.values()) if isinstance(node, dict) else node if isinstance(node, list | tuple) else []
     factors = [_count_cells(each) for each in below]
     return None if None in factors else prod(filter(None, factors))

@@ -15,7 +15,7 @@ from holdfast.stopper.builtin import (
     TimeoutStopper,
 )
 from holdfast.stopper.plateau import ExperimentPlateauStopper, TrialPlateauStopper
-from holdfast.stopper.resolve import can_snapshot, resolve_stopper
+from holdfast.stopper.stop_argument import can_snapshot, resolve_stopper
 
 __all__ = [
     "CombinedStopper",

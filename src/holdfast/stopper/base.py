@@ -12,13 +12,14 @@ import operator
 from collections.abc import Mapping
 from typing import Any, Protocol, runtime_checkable
 
+from holdfast.config.arguments import KnownArguments
 from holdfast.errors import InvalidInputError
 
 ABSENT = object()
 """Stands for a metric that a result does not have, where None would be a value."""
 
 
-class Stopper(abc.ABC):
+class Stopper(KnownArguments, abc.ABC):
     """Decides from results which trials end, and whether all do.
 
     A stopper's memory is part of the experiment. One that also has ``get_state() -> dict`` (plain data) and

@@ -5,19 +5,19 @@ Owns what a path is and which node is a variable. Must never draw a value.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections import OrderedDict
+from collections.abc import Hashable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from holdfast.errors import InvalidInputError
+from holdfast.space.exact import IN, VALUE, Inside, is_ours, pack_mapping, tagged
+from holdfast.space.exact import SCALARS as SCALARS
 
 if TYPE_CHECKING:
     from holdfast.space.domains import Domain
 
 Path: TypeAlias = tuple[Hashable, ...]
-"""Dict keys and list indexes from the root to a node."""
-
-SCALARS = frozenset({int, float, str, bool, type(None)})
-"""Exact types that are plain data; a subclass (an enum, a NumPy number) is more than its plain value."""
+"""Dict keys and list indexes from the root to a node; ``IN`` goes into a tagged node (see ``exact``)."""
 
 
 class Pending:
@@ -57,19 +57,19 @@ def is_eval(node: Any) -> bool:
 
 def joined(path: Path) -> str:
     """A path as one string."""
-    return "/".join(map(str, path))
+    return "/".join([str(part) for part in path if type(part) is not Inside])
 
 
 def path_order(path: Path) -> list[tuple[int, int, str]]:
     """Sort key of paths: list indexes as numbers and before names, names as text."""
-    return [(0, part, "") if isinstance(part, int) else (1, 0, str(part)) for part in path]
+    return [(0, part, "") if isinstance(part, int) else (1, 0, str(part)) for part in path if type(part) is not Inside]
 
 
 def carve(node: Any, path: Path, found: list[Slot]) -> Any:
     """Copy a tree with PENDING in place of every variable; the variables are appended to ``found``.
 
-    Containers become new dicts and lists (tuples too), so that the copy is plain data and shares
-    nothing that could be changed.
+    Containers become new dicts and lists, tagged where that is not what they are (see ``exact``), so that the copy
+    shares nothing that could be changed.
     """
     if type(node) in SCALARS:
         return node
@@ -88,10 +88,27 @@ def carve(node: Any, path: Path, found: list[Slot]) -> Any:
         if is_eval(node):
             found.append(Slot(path, Expression(node["eval"])))
             return PENDING
-        return {key: carve(value, (*path, key), found) for key, value in node.items()}
-    if isinstance(node, list) or type(node) is tuple:
+        if is_opaque(node):
+            return node
+        if is_ours(node):
+            return {**node, VALUE: _carve_inside(node[VALUE], (*path, IN), found)}
+        return pack_mapping(node, lambda value, steps: carve(value, (*path, *steps), found), lambda key, _: key)
+    if isinstance(node, list):
+        if is_opaque(node):
+            return node
         return [carve(value, (*path, i), found) for i, value in enumerate(node)]
+    if type(node) is tuple:
+        return tagged("tuple", _carve_inside(node, (*path, IN), found))
     return node
+
+
+def _carve_inside(value: Any, path: Path, found: list[Slot]) -> Any:
+    """What is in a tagged node: its own dict or list is not to be tagged."""
+    if isinstance(value, dict):
+        return {text: carve(each, (*path, text), found) for text, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [carve(each, (*path, i), found) for i, each in enumerate(value)]
+    return value
 
 
 def copy_tree(node: Any) -> Any:
@@ -101,6 +118,53 @@ def copy_tree(node: Any) -> Any:
     if isinstance(node, list):
         return [v if type(v) in SCALARS else copy_tree(v) for v in node]
     return node
+
+
+def is_opaque(node: Any) -> bool:
+    """Whether a dict or list is of a class of its own and has no variable in it: then it is a value like any other."""
+    kind = type(node)
+    if kind in (dict, list, OrderedDict) or getattr(kind, "is_view", False):
+        return False
+    return not has_variables(dict(node) if isinstance(node, dict) else list(node))
+
+
+def has_variables(node: Any) -> bool:
+    """Whether there is anything in a node that needs a value."""
+    found: list[Slot] = []
+    carve(node, (), found)
+    return bool(found)
+
+
+def check_names(space: Mapping[Any, Any]) -> None:
+    """Refuse two values of one name if one of them is to be chosen: nobody could tell which.
+
+    Raises:
+        InvalidInputError: There are such values, for example ``{"a/b": uniform(0, 1), "a": {"b": 1}}``.
+    """
+    first: dict[str, tuple[str, bool]] = {}
+    for name, where, is_variable in _named(dict(space), "", ""):
+        other, was_variable = first.setdefault(name, (where, is_variable))
+        if other != where and (is_variable or was_variable):
+            raise InvalidInputError(
+                f"param_space has two values named {name!r}: {other} and {where}. Keys are joined by '/' in results, "
+                "tags and searchers, so nobody could tell them apart. Rename one of the keys."
+            )
+
+
+def _named(node: Any, name: str, where: str) -> Iterator[tuple[str, str, bool]]:
+    """Every value of a space: its name, where it is as code, and whether it is to be chosen."""
+    from holdfast.space.domains import Domain
+
+    if isinstance(node, Domain) or is_grid(node) or is_eval(node):
+        yield name, where, True
+    elif isinstance(node, dict):
+        for key, value in node.items():
+            yield from _named(value, f"{name}/{key}" if where else str(key), f"{where}[{key!r}]")
+    elif isinstance(node, list | tuple) and has_variables(node):
+        for i, value in enumerate(node):
+            yield from _named(value, f"{name}/{i}", f"{where}[{i}]")
+    else:
+        yield name, where, False
 
 
 def find_variables(space: Mapping[str, Any]) -> list[Slot]:
@@ -132,7 +196,7 @@ def flatten_dict(
     Args:
         dt: The nested dict; it is not changed.
         delimiter: What joins two keys.
-        prevent_delimiter: Refuse keys that contain the delimiter, because they could not be told apart.
+        prevent_delimiter: Refuse keys that contain the delimiter, because they could not be distinguished.
         flatten_list: Flatten lists too, by index.
 
     Example:

@@ -1,0 +1,53 @@
+"""Keyword arguments that a class does not have: refused with the name that was probably meant.
+
+Owns that refusal for classes whose constructors are written by hand. Must never: know a particular class.
+"""
+
+from __future__ import annotations
+
+import difflib
+import inspect
+from collections.abc import Callable, Collection
+from typing import Any, Self
+
+from holdfast.errors import InvalidTypeError
+
+
+class KnownArguments:
+    """Base of public classes: an unknown keyword is named, together with the nearest known one.
+
+    The check is in ``__new__``, so that ``__init__`` keeps a signature that editors and ``help()`` can show.
+    """
+
+    def __new__(cls, *args: Any, **kwargs: Any) -> Self:
+        known = keywords_of(cls.__init__)
+        if known is not None:
+            for name in kwargs:
+                if name not in known:
+                    raise InvalidTypeError(cls._refusal(name, known))
+        if args and cls.__init__ is object.__init__:  # which ignores arguments if there is a ``__new__``
+            raise InvalidTypeError(f"{cls.__name__}() takes no arguments, got {args[0]!r}.")
+        return super().__new__(cls)
+
+    @classmethod
+    def _refusal(cls, name: str, known: Collection[str]) -> str:
+        return f"{cls.__name__}() has no argument {name!r}.{suggestion(name, known)}"
+
+
+def keywords_of(function: Callable[..., Any]) -> list[str] | None:
+    """The names of the keyword arguments that a method takes; None if it takes any."""
+    if function is object.__init__:
+        return []
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return None
+    by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return [parameter.name for parameter in parameters if parameter.kind in by_name]
+
+
+def suggestion(name: str, known: Collection[str]) -> str:
+    """A sentence that names the nearest known name, or all of them if none is near."""
+    close = difflib.get_close_matches(name, known, n=1)
+    if close:
+        return f" Did you mean {close[0]!r}?"
+    return f" It has: {', '.join(known)}." if known else " It has none."
