@@ -1,4 +1,4 @@
-"""A table at which schedulers are played: the real core and the real desk, scripted trials, no engine, disk or clock.
+"""A table at which schedulers are played: the real core and adapter, scripted trials, no engine, disk or clock.
 
 Describe the trials, play, and look at what happened::
 
@@ -10,7 +10,7 @@ Describe the trials, play, and look at what happened::
 
 Two checks that every scheduler must pass::
 
-    assert_exact_resume(make_scheduler, population)      # rebuilt after any event, it goes on as if nothing happened
+    assert_exact_resume(make_scheduler, population)      # rebuilt after any event, it continues as if nothing happened
     assert_never_hangs(make_scheduler, range(300))       # random populations, some of them with crashes, all end
 
 ``make_scheduler`` takes no arguments and makes a new object. It is told the population's ``seed`` and, unless it was
@@ -27,8 +27,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
@@ -39,8 +37,10 @@ from holdfast.core.state import State, Status, Trial
 from holdfast.core.transitions import apply
 from holdfast.core.turn import Turn
 from holdfast.schedulers.base import TrialScheduler
-from holdfast.schedulers.desk import SchedulerDesk
+from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
 from holdfast.space.rng import Rng
+from holdfast.views.results import ResultBuilder
+from holdfast.views.trials import ExperimentInfo
 
 ABSENT = object()
 """A score that is not reported at all."""
@@ -117,7 +117,7 @@ class Population:
     """More of ``core.policies.Rules``, such as ``lookahead`` and ``max_concurrent``."""
 
 
-class _Desk(SchedulerDesk):
+class _Desk(SchedulerAdapter):
     def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
         before = self.get_state()
         chosen = super().choose(state, fits)
@@ -138,7 +138,7 @@ class _Crash(Exception):
 
 
 class Table:
-    """One experiment. ``on_event`` is called after each event with this table; it may replace the desk or crash."""
+    """One experiment. ``on_event`` is called after each event with this table; it may replace the adapter or crash."""
 
     def __init__(
         self, make_scheduler: Maker, population: Population, on_event: Callable[[Table], None] = lambda table: None
@@ -147,7 +147,7 @@ class Table:
         self.population = population
         self.history: list[ev.AnyEvent] = []
         self.memories: list[tuple[int, bytes | None]] = []
-        """After each turn: how many events there were, and what the desk remembered."""
+        """After each turn: how many events there were, and what the adapter remembered."""
 
         self.state = State()
         self.at = 0.0
@@ -168,17 +168,17 @@ class Table:
         )
 
     @property
-    def desk(self) -> SchedulerDesk:
-        assert isinstance(self._policies.scheduler, SchedulerDesk)
+    def adapter(self) -> SchedulerAdapter:
+        assert isinstance(self._policies.scheduler, SchedulerAdapter)
         return self._policies.scheduler
 
-    @desk.setter
-    def desk(self, desk: SchedulerDesk) -> None:
-        self._policies.scheduler = desk
+    @adapter.setter
+    def adapter(self, adapter: SchedulerAdapter) -> None:
+        self._policies.scheduler = adapter
 
     @property
     def scheduler(self) -> Any:
-        return self.desk.scheduler
+        return self.adapter.scheduler
 
     # --- what happened
 
@@ -224,7 +224,7 @@ class Table:
 
     def _turn(self, observations: Iterable[ob.Observation]) -> None:
         turn = decide_all(Turn(self.state, self._policies, self.at, self._watch), observations)
-        self.memories.append((len(self.history), self.desk.get_state()))
+        self.memories.append((len(self.history), self.adapter.get_state()))
         for command in turn.commands:
             self._obey(command)
         self._propose()
@@ -237,7 +237,7 @@ class Table:
     def _next(self) -> list[ob.Observation]:
         """What the world says next. Things that are said at the same moment arrive together."""
         if not self._due:
-            held = self.state.session.held_until
+            held = self.state.driver.held_until
             assert held, f"nothing can happen any more, and the experiment has not ended:\n{self.story()}"
             self.at = max(self.at, min(held.values()))
             return []
@@ -254,7 +254,7 @@ class Table:
         self.state = folded(self.history, self._policies.rules)
         self._proposed, self._waits_since = len(self.state.trials), -1
         self._owed = max(0, self.state.asks - self._proposed)
-        self.desk = retold(self.make_scheduler, self.population, self.history)
+        self.adapter = retold(self.make_scheduler, self.population, self.history)
         return [ob.Capacity({"CPU": self.population.slots}), ob.Resumed(lost="crashed", **actions)]
 
     # --- the world: workers, checkpoint keeper and searcher
@@ -317,16 +317,16 @@ class Table:
         if self._owed and self._proposed == total:
             self._owed = 0
             self._say(0.0, ob.Exhausted("no more"))
-        elif self._owed and self._waits_since != self.state.session.told:
-            self._waits_since = self.state.session.told
+        elif self._owed and self._waits_since != self.state.driver.told:
+            self._waits_since = self.state.driver.told
             self._say(0.0, ob.NotYet(self._waits_since))
 
 
 # --- rebuilding
 
 
-def new_desk(make_scheduler: Maker, population: Population) -> SchedulerDesk:
-    """A desk with a scheduler that knows nothing yet."""
+def new_desk(make_scheduler: Maker, population: Population) -> SchedulerAdapter:
+    """A adapter with a scheduler that knows nothing yet."""
     scheduler = make_scheduler()
     scheduler.set_search_properties("score", population.mode, seed=population.seed)
     scheduler.check_ready()
@@ -354,21 +354,21 @@ def retold(
     population: Population,
     history: Sequence[ev.AnyEvent],
     since: tuple[int, bytes] | None = None,
-) -> SchedulerDesk:
-    """A new desk that was told the history; with ``since``, one that knew the first events and is told the rest."""
-    desk = new_desk(make_scheduler, population)
+) -> SchedulerAdapter:
+    """A new adapter that was told the history; with ``since``, one that knew the first events and is told the rest."""
+    adapter = new_desk(make_scheduler, population)
     retention = rules_of(population).retention
     state, known = State(), 0
     if since is not None:
         known = since[0]
-        desk.set_state(since[1])
+        adapter.set_state(since[1])
     for k, event in enumerate(history):
         if k >= known:
-            desk.before(state, event)
+            adapter.before(state, event)
         apply(state, event, retention)
         if k >= known:
-            desk.after(state, event)
-    return desk
+            adapter.after(state, event)
+    return adapter
 
 
 # --- what tests call
@@ -424,8 +424,8 @@ def _replay(
     def compare(table: Table) -> None:
         count = len(table.history)
         if count == k:
-            former, table.desk = table.desk, retold(make_scheduler, population, table.history, since)
-            table.desk._view.saves |= former._view.saves  # the answer to the report at hand is not part of history
+            former, table.adapter = table.adapter, retold(make_scheduler, population, table.history, since)
+            table.adapter._view.saves |= former._view.saves  # the answer to the report at hand is not part of history
         how = "told everything" if since is None else f"restored from event {since[0]}"
         assert count <= len(expected), f"rebuilt after event {k} ({how}), it goes on longer:\n{table.story()}"
         assert ev.encode(table.history[-1]) == expected[count - 1], (

@@ -1,4 +1,4 @@
-"""ASHA that pauses: who goes on, and how it ends."""
+"""ASHA that pauses: who continues, and how it ends."""
 
 from __future__ import annotations
 

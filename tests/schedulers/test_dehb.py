@@ -12,7 +12,7 @@ from holdfast.config import TuneConfig
 from holdfast.controller.algorithms import check_algorithms
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers import create_scheduler
-from holdfast.schedulers.dehb import BUDGET_KEY, DEHBScheduler
+from holdfast.schedulers.hb_dehb import BUDGET_KEY, DEHBScheduler
 from holdfast.search import BasicVariantGenerator
 from holdfast.search.dehb import DEHBSearch
 from holdfast.space.primitives import uniform

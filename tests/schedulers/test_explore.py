@@ -10,6 +10,7 @@ import pytest
 import holdfast as tune
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.schedulers.explore import explore, explore_with, fill, perturbed_tag, plain, prepare
+from holdfast.space.exact import unpack
 from holdfast.space.rng import Rng
 
 FACTORS = (1.2, 0.8)
@@ -124,10 +125,11 @@ def test_mutations_must_be_a_dict():
 
 
 def test_values_become_plain_data_or_are_refused():
-    assert plain((1, {"a": numpy.float64(0.5)}, [numpy.int64(3)]), "x") == [1, {"a": 0.5}, [3]]
-    for value in (object(), {1, 2}, {("a", 1): 2}, 1 << 64):
+    value = (1, {"a": numpy.float64(0.5), ("a", 1): {2}}, [numpy.int64(3), 1 << 64])
+    assert unpack(plain(value, "x")) == value
+    for other in (object(), {object()}, [{"a": object}], {object: 1}):
         with pytest.raises(InvalidInputError):
-            plain(value, "x")
+            plain(other, "x")
     with pytest.raises(InvalidInputError, match="not plain data"):
         outcomes({"x": "a"}, {"x": object})
 

@@ -1,4 +1,4 @@
-"""HyperBand: who goes on at which milestone, and that nobody waits for what cannot come."""
+"""HyperBand: who continues at which milestone, and that nobody waits for what cannot come."""
 
 from __future__ import annotations
 
@@ -102,6 +102,43 @@ def test_milestones_grow_by_factors_that_are_not_whole():
 def test_the_bracket_that_has_come_least_far_starts_next():
     table = play(ten_by_three, population(8, slots=1))
     assert [event.n for event in table.events(ev.TrialStarted)][:4] == [0, 3, 4, 5]
+
+
+# --- the largest bracket first
+
+
+def largest_first() -> HyperBandScheduler:
+    return HyperBandScheduler(max_t=9, reduction_factor=3, largest_first=True)
+
+
+def test_with_the_largest_first_brackets_run_in_turn_and_the_best_go_on_first():
+    """Nine trials to 1, the best three of them to 3, the best of those to 9; only then the next bracket."""
+    table = play(largest_first, population(17, slots=1))
+    starts = [event.n for event in table.events(ev.TrialStarted)]
+    assert starts[:9] == list(range(9)), "the first milestone; the last to arrive is the best, and goes on at once"
+    assert starts[9:11] == [7, 6]
+    assert starts[11] == 8, "it waited at the second milestone, and is the best there"
+    assert starts[12:15] == [9, 10, 11], "the next bracket"
+
+
+def test_in_any_order_a_band_trains_the_same_trials_equally_far():
+    rows = [
+        sorted(table.rows(n) for n in range(17))
+        for table in (
+            play(lambda: HyperBandScheduler(max_t=9, reduction_factor=3), population(17, slots=1)),
+            play(largest_first, population(17, slots=1)),
+        )
+    ]
+    assert rows[0] == rows[1]
+
+
+@pytest.mark.parametrize("seed", [1, 3, 5, 8])
+def test_with_the_largest_first_it_goes_on_exactly_wherever_it_is_rebuilt(seed):
+    assert_exact_resume(largest_first, random_population(seed, max_trials=9, max_steps=8))
+
+
+def test_with_the_largest_first_nothing_hangs():
+    assert_never_hangs(largest_first, range(60))
 
 
 def test_the_last_trial_to_arrive_goes_on_without_a_pause_if_it_is_good():
@@ -209,7 +246,7 @@ def test_a_bracket_in_which_nothing_can_be_compared_keeps_the_first():
 
 
 def test_a_trial_that_passes_several_milestones_at_once_is_halved_as_often():
-    """All of the third bracket come to 4, past the milestones 1 and 3; the best one goes on to 9 at least."""
+    """All of the third bracket come to 4, past the milestones 1 and 3; the best one continues to 9 at least."""
     table = play(ten_by_three, Population([Script(better_and_better, steps=20, stride=4)] * 17))
     assert reached(table) == {4: 11, 12: 6}
 

@@ -161,7 +161,7 @@ def test_a_trial_that_the_user_lets_run_again_is_judged_again():
     table = play(by_steps, first_three([0] * 4))
     scheduler = table.scheduler
     assert scheduler.debug_string().endswith("num_stopped=1.")
-    scheduler.on_trial_add(None, table.desk._view.trials[3])
+    scheduler.on_trial_add(None, table.adapter._view.trials[3])
     assert scheduler.debug_string().endswith("num_stopped=0.")
 
 

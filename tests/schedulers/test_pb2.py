@@ -11,7 +11,7 @@ from table import Population, Script, Table, assert_exact_resume, assert_never_h
 from holdfast.core import events as ev
 from holdfast.errors import TuneError
 from holdfast.schedulers import PB2, create_scheduler
-from holdfast.schedulers.pb2 import MAX_POINTS, Point, Sight, choose
+from holdfast.schedulers.pb2 import MAX_POINTS, PB2Point, Sight, choose
 from holdfast.space.rng import Rng
 
 
@@ -70,12 +70,12 @@ def test_without_numpy_it_says_what_to_install(monkeypatch):
 # --- the model
 
 
-def learnt(best: float, count: int, drift: float = 0.0) -> list[Point]:
+def learnt(best: float, count: int, drift: float = 0.0) -> list[PB2Point]:
     dice = Rng([5])
     points = []
     for i in range(count):
         x, time = dice.uniform(0, 10), 1.0 + i // 4
-        points.append(Point(time, time, [x, 3.0], -(((x - best - drift * time) / 10) ** 2)))
+        points.append(PB2Point(time, time, [x, 3.0], -(((x - best - drift * time) / 10) ** 2)))
     return points
 
 
@@ -109,7 +109,7 @@ def test_choices_stay_within_bounds_and_follow_from_the_seed():
         assert values == choose(points, Sight(4.0, 1e9, None), [(2, 9), (-1, 4)], [], 1.0, Rng([seed]))
 
 
-@pytest.mark.parametrize("points", [[Point(1.0, 0.0, [5.0], 0.0)], [Point(1.0, 0.0, [5.0], 1.0)] * 5])
+@pytest.mark.parametrize("points", [[PB2Point(1.0, 0.0, [5.0], 0.0)], [PB2Point(1.0, 0.0, [5.0], 1.0)] * 5])
 def test_points_that_teach_nothing_do_no_harm(points):
     assert 0 <= choose(points, Sight(1.0, 0.0, None), [(0, 10)], [], 1.0, Rng([1]))[0] <= 10
 
@@ -160,7 +160,7 @@ def test_a_custom_function_has_the_last_word():
 
 def test_only_the_most_recent_points_are_remembered():
     scheduler = pb2()
-    scheduler._points.extend(Point(float(i), 0.0, [1.0], 0.0) for i in range(MAX_POINTS + 5))
+    scheduler._points.extend(PB2Point(float(i), 0.0, [1.0], 0.0) for i in range(MAX_POINTS + 5))
     assert len(scheduler._points) == MAX_POINTS
     again = pb2()
     again.set_state(scheduler.get_state())

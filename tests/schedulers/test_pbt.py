@@ -371,7 +371,7 @@ def test_trials_that_the_user_sends_back_to_the_beginning_begin_anew(synch):
 @pytest.mark.parametrize("synch", [False, True])
 @pytest.mark.parametrize("is_class", [False, True])
 def test_every_copy_starts_from_what_it_was_promised_though_one_checkpoint_is_kept(synch, is_class):
-    """The donor goes on and would drop the checkpoint; it stays until the copy has one of its own."""
+    """The donor continues and would drop the checkpoint; it stays until the copy has one of its own."""
     population = Population(
         scripts(0.1, 0.2, 0.8, 0.9, steps=12, saves_every=0 if is_class else 1, commit_s=0.4),
         slots=2,

@@ -20,18 +20,18 @@ from table import (
 )
 
 from holdfast.config import TuneConfig
+from holdfast.config.resources import PlacementGroupFactory
 from holdfast.controller.algorithms import check_algorithms
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.errors import InvalidInputError, InvalidTypeError
-from holdfast.resources import PlacementGroupFactory
 from holdfast.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 from holdfast.schedulers.resource_changing import (
     DistributeResources,
     DistributeResourcesToTopJob,
     ResourceChangingScheduler,
 )
-from holdfast.testing.roster import CopyingScheduler
+from holdfast.testing.schedulers_under_test import CopyingScheduler
 
 
 @pytest.fixture(autouse=True)
@@ -403,15 +403,15 @@ def make_top() -> ResourceChangingScheduler:
 @pytest.mark.parametrize("make", [ResourceChangingScheduler, make_top])
 @pytest.mark.parametrize("population", POPULATIONS)
 def test_from_its_stored_memory_it_goes_on_exactly(make, population):
-    """At each turn's end the desk is replaced by one that knows nothing but what was stored."""
+    """At each turn's end the adapter is replaced by one that knows nothing but what was stored."""
     expected = [ev.encode(event) for event in play(make, population).history]
 
     class Reborn(Table):
         def _turn(self, observations: Any) -> None:
             super()._turn(observations)
-            memory = self.desk.get_state()
-            self.desk = retold(self.make_scheduler, self.population, [])
-            self.desk.set_state(memory)
+            memory = self.adapter.get_state()
+            self.adapter = retold(self.make_scheduler, self.population, [])
+            self.adapter.set_state(memory)
 
     assert [ev.encode(event) for event in Reborn(make, population).play().history] == expected
 
@@ -421,11 +421,11 @@ def test_from_its_stored_memory_it_goes_on_exactly(make, population):
 def test_told_the_past_it_remembers_all_but_asks_for_nothing(make, population):
     table = play(make, population)
     for count, memory in table.memories:
-        desk = retold(make, population, table.history[:count])
-        assert not [wish for wish in desk.wishes(table.state) if type(wish).__name__ == "Resize"]
+        adapter = retold(make, population, table.history[:count])
+        assert not [wanted for wanted in adapter.requests(table.state) if type(wanted).__name__ == "Resize"]
         live = retold(make, population, [])
         live.set_state(memory)
-        assert desk.scheduler.get_state() == live.scheduler.get_state()
+        assert adapter.scheduler.get_state() == live.scheduler.get_state()
 
 
 @pytest.mark.parametrize("population", POPULATIONS)
@@ -446,8 +446,8 @@ def test_an_experiment_that_goes_on_on_a_smaller_machine_does_not_wait_for_ever(
     table = Table(ResourceChangingScheduler, population)
     table.history = undisturbed.history[: grown + 20]
     table.state = folded(table.history, table._policies.rules)
-    table.desk = retold(ResourceChangingScheduler, population, table.history)
-    table.desk.choose = lambda state, fits: type(table.desk).__mro__[1].choose(table.desk, state, fits)
+    table.adapter = retold(ResourceChangingScheduler, population, table.history)
+    table.adapter.choose = lambda state, fits: type(table.adapter).__mro__[1].choose(table.adapter, state, fits)
     assert max(size for _, size in resized(table)) > 2
     table._turn([ob.Capacity({"CPU": 2}), ob.Resumed(lost="crashed")])
     for _ in range(200):

@@ -1,6 +1,6 @@
-"""A searcher at its desk, as a driver has it: questions and results in an order that can be told again.
+"""A searcher at its adapter, as a driver has it: questions and results in an order that can be told again.
 
-A history is what a live desk heard, in order: the items, and the numbers of trials that came into being. Results are
+A history is what a live adapter heard, in order: the items, and the numbers of trials that came into being. Results are
 computed from what was suggested, so a searcher that suggests something else is found out.
 """
 
@@ -15,7 +15,16 @@ from typing import Any
 import cloudpickle
 
 import holdfast as tune
-from holdfast.search.desk import Answer, Asked, Completed, Ended, Item, Result, SearcherDesk, Suggested
+from holdfast.search.replayable import (
+    Answer,
+    Asked,
+    Completed,
+    Item,
+    NoMoreSuggestions,
+    ReplayableSearcher,
+    ResultTold,
+    Suggested,
+)
 from holdfast.search.searcher import PickledSearcher, Searcher
 from holdfast.search.spaces import Filler
 from holdfast.space.naming import trial_id
@@ -101,8 +110,8 @@ def trial_name(n: int) -> str:
     return trial_id("cafe5", n)
 
 
-class Desk:
-    """One life of a searcher's desk.
+class Adapter:
+    """One life of a searcher's adapter.
 
     Args:
         searcher: The user's object, which is copied.
@@ -125,7 +134,7 @@ class Desk:
         self.searcher = pickle.loads(cloudpickle.dumps(searcher))
         taken = self.searcher.set_search_properties(metric, mode, dict(space), seed=seed, num_samples=limit or -1)
         assert taken
-        self.desk = SearcherDesk(self.searcher, trial_name, limit)
+        self.adapter = ReplayableSearcher(self.searcher, trial_name, limit)
         self.filler = Filler(space, type(searcher).__name__)
         self.configs: dict[int, dict[str, Any]] = {}
         self.created = 0
@@ -133,24 +142,26 @@ class Desk:
     def hear(self, told: Item | int) -> list[Answer]:
         """One step of a history; what the searcher answers."""
         if isinstance(told, int):
-            self.desk.claim(told)
+            self.adapter.claim(told)
             self.created = told + 1
             return []
-        answers = self.desk.hear(told)
+        answers = self.adapter.hear(told)
         for answer in answers:
             if isinstance(answer, Suggested):
                 self.configs[answer.n] = self.filler.config(answer.values)
         return answers
 
     def get_state(self) -> bytes:
-        return self.desk.get_state(self.created)
+        return self.adapter.get_state(self.created)
 
     def set_state(self, state: bytes, created: int, later: list[Item]) -> None:
-        self.desk.set_state(state, created, later)
+        self.adapter.set_state(state, created, later)
         self.created = created
 
 
-def live(desk: Desk, score: Score, trials: int, slots: int = 4, seed: int = 1, with_results: bool = False) -> History:
+def live(
+    adapter: Adapter, score: Score, trials: int, slots: int = 4, seed: int = 1, with_results: bool = False
+) -> History:
     """Run so many trials, some of which fail or report nonsense, and write down what the searcher heard."""
     dice = random.Random(seed)
     history: History = []
@@ -160,24 +171,24 @@ def live(desk: Desk, score: Score, trials: int, slots: int = 4, seed: int = 1, w
     def tell(told: Item | int) -> None:
         nonlocal owed, ended
         history.append(told)
-        for answer in desk.hear(told):
+        for answer in adapter.hear(told):
             if isinstance(answer, Suggested):
                 tell(answer.n)
                 running.append(answer.n)
                 owed -= 1
-            ended = ended or isinstance(answer, Ended)
+            ended = ended or isinstance(answer, NoMoreSuggestions)
 
     while True:
-        if not ended and not owed and len(running) < slots and len(desk.configs) < trials:
+        if not ended and not owed and len(running) < slots and len(adapter.configs) < trials:
             owed = 1
             tell(Asked(1))
             continue
         if not running:
             return history
         n = running.pop(dice.randrange(len(running)))
-        result = score(desk.configs[n])
+        result = score(adapter.configs[n])
         if with_results:
-            tell(Result(trial_name(n), {**result, "training_iteration": 1}))
+            tell(ResultTold(trial_name(n), {**result, "training_iteration": 1}))
         tell(_end_of(n, result, dice.random()))
 
 
@@ -191,16 +202,16 @@ def _end_of(n: int, result: dict[str, Any], chance: float) -> Completed:
     return Completed(trial_name(n), result, False)
 
 
-def retold(desk: Desk, history: History) -> list[list[Answer]]:
-    """The answers of a desk that is told a history."""
-    return [desk.hear(told) for told in history]
+def retold(adapter: Adapter, history: History) -> list[list[Answer]]:
+    """The answers of a adapter that is told a history."""
+    return [adapter.hear(told) for told in history]
 
 
-def check_continues_exactly(make: Callable[[], Desk], history: History, every: int = 1, ahead: int = 10_000) -> None:
-    """A desk that is told the history again, or remembers any part of it and is told the rest, answers the same.
+def check_continues_exactly(make: Callable[[], Adapter], history: History, every: int = 1, ahead: int = 10_000) -> None:
+    """A adapter that is told the history again, or remembers any part of it and is told the rest, answers the same.
 
     Args:
-        make: A new desk.
+        make: A new adapter.
         history: From ``live``.
         every: Take the memory at every so manyth step.
         ahead: How many steps to compare after that.
@@ -216,7 +227,7 @@ def check_continues_exactly(make: Callable[[], Desk], history: History, every: i
         rest, answers = history[step + 1 :], expected[step + 1 :]
         second = make()
         second.set_state(state, created, [])
-        assert second.desk.unclaimed() == first.desk.unclaimed()
+        assert second.adapter.unclaimed() == first.adapter.unclaimed()
         assert retold(second, rest[:ahead]) == answers[:ahead], f"after step {step}"
         later = [each for each in rest[:5] if not isinstance(each, int)]
         third = make()

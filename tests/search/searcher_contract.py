@@ -1,6 +1,6 @@
 """What every searcher that stands on a library must do, whatever the library. Adapters run all of ``CHECKS``.
 
-A searcher is asked and told at its desk, as a driver does it; see ``search_world``.
+A searcher is asked and told at its adapter, as a driver does it; see ``search_world``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from search_world import EVERY_DOMAIN, MODEL, Desk, check_continues_exactly, live, trial_name
+from search_world import EVERY_DOMAIN, MODEL, Adapter, check_continues_exactly, live, trial_name
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError
-from holdfast.search.desk import Asked, Completed, Result, Suggested
+from holdfast.search.replayable import Asked, Completed, ResultTold, Suggested
 from holdfast.search.searcher import Searcher, can_snapshot
 from holdfast.search.spaces import Filler, domains_of
 from holdfast.space.domains import Float, Integer
+from holdfast.space.nested import flatten_dict, get_at
 from holdfast.space.objects import extract_objects, is_marker
-from holdfast.space.tree import flatten_dict, get_at
 
 NOT_NUMBERS = [math.nan, math.inf, -math.inf, None, "text", [1.0], {}, 10**400, "absent"]
 """Values of a metric from which nothing can be learned."""
@@ -65,8 +65,10 @@ class Case:
             arguments[self.space_argument] = arguments.pop("space")
         return self.kind(**{**self.arguments, **arguments})
 
-    def desk(self, space: Mapping[str, Any] = NUMBERS, mode: str = "min", seed: int = 7, **arguments: Any) -> Desk:
-        return Desk(self.make(**arguments), space, mode=mode, seed=seed)
+    def adapter(
+        self, space: Mapping[str, Any] = NUMBERS, mode: str = "min", seed: int = 7, **arguments: Any
+    ) -> Adapter:
+        return Adapter(self.make(**arguments), space, mode=mode, seed=seed)
 
 
 def score(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,20 +77,20 @@ def score(config: Mapping[str, Any]) -> dict[str, Any]:
     return {"loss": sum((value - 0.3) ** 2 for value in numbers), "training_iteration": 3}
 
 
-def ask(desk: Desk) -> dict[str, Any]:
+def ask(adapter: Adapter) -> dict[str, Any]:
     """A new trial's config."""
-    (answer,) = desk.hear(Asked(1))
+    (answer,) = adapter.hear(Asked(1))
     assert isinstance(answer, Suggested), answer
-    desk.hear(answer.n)
-    return desk.configs[answer.n]
+    adapter.hear(answer.n)
+    return adapter.configs[answer.n]
 
 
-def run(desk: Desk, trials: int) -> list[dict[str, Any]]:
+def run(adapter: Adapter, trials: int) -> list[dict[str, Any]]:
     """So many trials, one after the other."""
     configs = []
     for _ in range(trials):
-        configs.append(ask(desk))
-        desk.hear(Completed(trial_name(desk.created - 1), score(configs[-1]), False))
+        configs.append(ask(adapter))
+        adapter.hear(Completed(trial_name(adapter.created - 1), score(configs[-1]), False))
     return configs
 
 
@@ -111,14 +113,14 @@ def assert_within(space: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 
 def suggests_values_of_every_domain_that_it_has(case: Case) -> None:
     space = {key: value for key, value in EVERY_DOMAIN.items() if key not in case.lacks}
-    for config in run(case.desk(space), 6):
+    for config in run(case.adapter(space), 6):
         assert_within(space, config)
 
 
 def refuses_domains_that_it_lacks_and_names_their_place(case: Case) -> None:
     for name in case.lacks:
         with pytest.raises(InvalidInputError, match=f"'deep/{name}"):
-            case.desk({"deep": {name: EVERY_DOMAIN[name]}})
+            case.adapter({"deep": {name: EVERY_DOMAIN[name]}})
         with pytest.raises(InvalidInputError, match=f"'{name}"):
             case.make(space={name: EVERY_DOMAIN[name]}, metric="loss", mode="min")
 
@@ -126,11 +128,11 @@ def refuses_domains_that_it_lacks_and_names_their_place(case: Case) -> None:
 def refuses_grids_and_functions_and_names_their_place(case: Case) -> None:
     for wrong in (tune.grid_search([1, 2]), tune.sample_from(lambda config: 1)):
         with pytest.raises(InvalidInputError, match="'a/b'"):
-            case.desk({"a": {"b": wrong}, "x": tune.uniform(0, 1)})
+            case.adapter({"a": {"b": wrong}, "x": tune.uniform(0, 1)})
 
 
 def fills_nested_spaces_and_keeps_constants(case: Case) -> None:
-    for config in run(case.desk(), 3):
+    for config in run(case.adapter(), 3):
         assert config.keys() == NUMBERS.keys()
         assert (config["kept"], config["list"][0], list(config["deep"])) == ("me", 7, ["y"])
         assert 0 <= config["deep"]["y"] <= 10
@@ -141,7 +143,7 @@ def searches_within_the_options_of_choices(case: Case) -> None:
     if not case.has_choices:
         return
     kinds = set()
-    for config in run(case.desk(MODEL), 12):
+    for config in run(case.adapter(MODEL), 12):
         assert_within(MODEL, config)
         kinds.add(config["model"]["kind"] if isinstance(config["model"], dict) else type(config["model"]))
     assert len(kinds) > 1
@@ -152,14 +154,14 @@ def options_may_be_objects(case: Case) -> None:
     if not case.has_choices:
         return
     space, objects = extract_objects({"f": tune.choice([math.sin, math.cos, len]), "x": tune.uniform(0, 1), "g": abs})
-    configs = run(case.desk(space), 6)
+    configs = run(case.adapter(space), 6)
     assert all(is_marker(config["f"]) and config["f"]["__object__"] in objects for config in configs)
     assert all(config["g"] == space["g"] for config in configs)
 
 
 def a_space_with_one_point_is_not_searched(case: Case) -> None:
     space = {"x": tune.uniform(4, 4), "c": tune.choice(["only"]), "k": 5}
-    assert run(case.desk(space), 3) == [{"x": 4.0, "c": "only", "k": 5}] * 3
+    assert run(case.adapter(space), 3) == [{"x": 4.0, "c": "only", "k": 5}] * 3
 
 
 def its_own_space_is_filled_whole(case: Case) -> None:
@@ -180,7 +182,7 @@ def tries_given_points_first(case: Case) -> None:
         {"x": 0.25, "deep/y": 2.5},
         {"list": [7, 2.25]},
     ]
-    first, second, third, fourth = run(case.desk(points_to_evaluate=points), 4)
+    first, second, third, fourth = run(case.adapter(points_to_evaluate=points), 4)
     assert first == {"x": 0.5, "deep": {"y": 1.5}, "list": [7, 2.5], "kept": "me"}
     assert (second["x"], second["deep"]["y"]) == (0.25, 2.5)
     assert third["list"] == [7, 2.25]
@@ -192,15 +194,15 @@ def points_may_name_options(case: Case) -> None:
     if not case.has_choices:
         return
     points = [{"model": {"kind": "tree", "depth": 4, "parts": [0.5, 7]}, "x": 0.5}, {"model": "nothing"}]
-    first, second, _ = run(case.desk(MODEL, points_to_evaluate=points), 3)
+    first, second, _ = run(case.adapter(MODEL, points_to_evaluate=points), 3)
     assert first == points[0]
     assert second["model"] == "nothing"
 
 
 def a_point_outside_of_its_domain_is_tried_all_the_same(case: Case) -> None:
     with pytest.warns(UserWarning, match="not within"):
-        desk = case.desk(points_to_evaluate=[{"x": 99.0}])
-    first, *others = run(desk, 3)
+        adapter = case.adapter(points_to_evaluate=[{"x": 99.0}])
+    first, *others = run(adapter, 3)
     assert first["x"] == 99.0
     for config in others:
         assert_within(NUMBERS, config)
@@ -208,7 +210,7 @@ def a_point_outside_of_its_domain_is_tried_all_the_same(case: Case) -> None:
 
 def refuses_points_with_unknown_keys(case: Case) -> None:
     with pytest.raises(InvalidInputError, match="'unknown'"):
-        case.desk(points_to_evaluate=[{"unknown": 1}])
+        case.adapter(points_to_evaluate=[{"unknown": 1}])
 
 
 # --- what it is told
@@ -216,44 +218,44 @@ def refuses_points_with_unknown_keys(case: Case) -> None:
 
 def survives_results_that_are_no_numbers(case: Case) -> None:
     for mode in ("min", "max"):
-        desk = case.desk(mode=mode)
+        adapter = case.adapter(mode=mode)
         for n, value in enumerate(NOT_NUMBERS):
-            assert_within(NUMBERS, ask(desk))
+            assert_within(NUMBERS, ask(adapter))
             result = {"other": 1, "training_iteration": 1} if value == "absent" else {"loss": value}
-            desk.hear(Completed(trial_name(n), result, False))
+            adapter.hear(Completed(trial_name(n), result, False))
         for result, error in ((None, False), (None, True), ({"loss": 1.0}, True)):
-            assert_within(NUMBERS, ask(desk))
-            desk.hear(Completed(trial_name(desk.created - 1), result, error))
-        for config in run(desk, 4):
+            assert_within(NUMBERS, ask(adapter))
+            adapter.hear(Completed(trial_name(adapter.created - 1), result, error))
+        for config in run(adapter, 4):
             assert_within(NUMBERS, config)
 
 
 def ignores_trials_that_it_does_not_know(case: Case) -> None:
-    desk, other = case.desk(), case.desk()
+    adapter, other = case.adapter(), case.adapter()
     strangers: list[Any] = [
         Completed("nobody", {"loss": 1.0}, False),
         Completed("nobody", None, True),
-        Result("nobody", {"loss": 1.0, "training_iteration": 1}),
+        ResultTold("nobody", {"loss": 1.0, "training_iteration": 1}),
     ]
     for told in strangers:
-        assert desk.hear(told) == []
-    desk.searcher.on_pause("nobody")
-    desk.searcher.on_unpause("nobody")
-    assert run(desk, 4) == run(other, 4)
+        assert adapter.hear(told) == []
+    adapter.searcher.on_pause("nobody")
+    adapter.searcher.on_unpause("nobody")
+    assert run(adapter, 4) == run(other, 4)
 
 
 def a_failed_trial_may_run_again_and_succeed(case: Case) -> None:
-    desk = case.desk()
-    config = ask(desk)
-    desk.hear(Completed(trial_name(0), None, True))
-    desk.hear(Completed(trial_name(0), score(config), False))
-    desk.hear(Completed(trial_name(0), score(config), False))
-    for each in run(desk, 3):
+    adapter = case.adapter()
+    config = ask(adapter)
+    adapter.hear(Completed(trial_name(0), None, True))
+    adapter.hear(Completed(trial_name(0), score(config), False))
+    adapter.hear(Completed(trial_name(0), score(config), False))
+    for each in run(adapter, 3):
         assert_within(NUMBERS, each)
 
 
 def max_is_the_opposite_of_min(case: Case) -> None:
-    low, high = case.desk(mode="min"), case.desk(mode="max")
+    low, high = case.adapter(mode="min"), case.adapter(mode="max")
     for n in range(6):
         config = ask(low)
         assert ask(high) == config
@@ -332,17 +334,17 @@ def without(library: str) -> Iterator[None]:
 def the_seed_decides(case: Case) -> None:
     space = {"x": tune.uniform(0, 1), "y": tune.uniform(0, 1)}
     seed = {"random_state": None} if "random_state" in case.kind.__init__.__code__.co_varnames else {}
-    first, second, third = (run(case.desk(space, seed=number, **seed), 4) for number in (1, 1, 2))
+    first, second, third = (run(case.adapter(space, seed=number, **seed), 4) for number in (1, 1, 2))
     assert first == second
     assert first != third
 
 
 def leaves_global_generators_alone(case: Case) -> None:
     numpy = pytest.importorskip("numpy")
-    desk = case.desk()
+    adapter = case.adapter()
     random.seed(5)
     numpy.random.seed(5)
-    run(desk, 4)
+    run(adapter, 4)
     after = random.random(), numpy.random.random()
     random.seed(5)
     numpy.random.seed(5)
@@ -351,34 +353,34 @@ def leaves_global_generators_alone(case: Case) -> None:
 
 def continues_exactly_from_its_memory_or_when_told_again(case: Case) -> None:
     points = [{"x": 0.5}]
-    history = live(case.desk(points_to_evaluate=points), score, case.trials, with_results=True)
+    history = live(case.adapter(points_to_evaluate=points), score, case.trials, with_results=True)
     assert can_snapshot(case.make())
-    check_continues_exactly(lambda: case.desk(points_to_evaluate=points), history, case.every, case.ahead)
+    check_continues_exactly(lambda: case.adapter(points_to_evaluate=points), history, case.every, case.ahead)
 
 
 def continues_exactly_with_choices(case: Case) -> None:
     if not case.has_choices:
         return
-    history = live(case.desk(MODEL), score, case.trials)
-    check_continues_exactly(lambda: case.desk(MODEL), history, 3 * case.every, case.ahead)
+    history = live(case.adapter(MODEL), score, case.trials)
+    check_continues_exactly(lambda: case.adapter(MODEL), history, 3 * case.every, case.ahead)
 
 
 def is_saved_to_and_restored_from_a_file(case: Case, tmp_path: Path) -> None:
-    desk, other = case.desk(), case.desk()
-    run(desk, 3)
-    desk.searcher.save(str(tmp_path / "memory"))
+    adapter, other = case.adapter(), case.adapter()
+    run(adapter, 3)
+    adapter.searcher.save(str(tmp_path / "memory"))
     other.searcher.restore(str(tmp_path / "memory"))
     filler = Filler(NUMBERS, "a test")
     told = filler.config(other.searcher.suggest("next"))
-    assert filler.config(desk.searcher.suggest("next")) == told
+    assert filler.config(adapter.searcher.suggest("next")) == told
 
 
 def a_restored_searcher_may_go_into_another_experiment(case: Case) -> None:
-    desk = case.desk()
-    run(desk, 3)
-    copy = pickle.loads(cloudpickle.dumps(desk.searcher))
+    adapter = case.adapter()
+    run(adapter, 3)
+    copy = pickle.loads(cloudpickle.dumps(adapter.searcher))
     assert copy.set_search_properties("loss", "min", NUMBERS, seed=99)
-    assert copy.suggest("next") == desk.searcher.suggest("next")
+    assert copy.suggest("next") == adapter.searcher.suggest("next")
     assert not copy.set_search_properties("loss", "min", {"z": tune.uniform(0, 1)}, seed=99)
 
 

@@ -13,7 +13,7 @@ from searcher_contract import NUMBERS, Case, ask, every_check, keep, run, score
 import holdfast as tune
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.search.ax import AxSearch
-from holdfast.search.desk import Asked, Completed, NotNow
+from holdfast.search.replayable import Asked, Completed, NotNow
 
 pytest.importorskip("ax.api", exc_type=ImportError)
 
@@ -32,38 +32,38 @@ def test_keeps_the_contract_of_searchers(check: Any, tmp_path: Path):
 @pytest.mark.slow
 def test_the_gaussian_process_continues_exactly():
     def make() -> Any:
-        return Case(AxSearch, "ax", "ax", {"initialization_budget": 2}).desk({"x": tune.uniform(-5, 5)})
+        return Case(AxSearch, "ax", "ax", {"initialization_budget": 2}).adapter({"x": tune.uniform(-5, 5)})
 
     history = live(make(), score, 4, slots=1)
     check_continues_exactly(make, history, every=4, ahead=3)
 
 
 def test_it_waits_for_results_that_it_needs():
-    desk = Case(AxSearch, "ax", "ax", {"initialization_budget": 2}).desk()
-    ask(desk), ask(desk)
-    assert desk.hear(Asked(1)) == [NotNow()]
+    adapter = Case(AxSearch, "ax", "ax", {"initialization_budget": 2}).adapter()
+    ask(adapter), ask(adapter)
+    assert adapter.hear(Asked(1)) == [NotNow()]
 
 
-def trials_of(desk: Any) -> list[str]:
-    return [trial.status.name for trial in desk.searcher._client._experiment.trials.values()]
+def trials_of(adapter: Any) -> list[str]:
+    return [trial.status.name for trial in adapter.searcher._client._experiment.trials.values()]
 
 
 def test_metrics_with_constraints_are_told_too():
-    desk = CASE.desk(outcome_constraints=["val/speed >= 3"])
+    adapter = CASE.adapter(outcome_constraints=["val/speed >= 3"])
     for n, speed in enumerate((4.0, None, math.nan)):
-        ask(desk)
-        desk.hear(Completed(trial_name(n), {"loss": 1.0, "val/speed": speed}, False))
-    assert trials_of(desk) == ["COMPLETED", "FAILED", "FAILED"]
-    data = desk.searcher._client._experiment.lookup_data().df
+        ask(adapter)
+        adapter.hear(Completed(trial_name(n), {"loss": 1.0, "val/speed": speed}, False))
+    assert trials_of(adapter) == ["COMPLETED", "FAILED", "FAILED"]
+    data = adapter.searcher._client._experiment.lookup_data().df
     assert set(data["metric_name"]) == {"loss", "val/speed"}
 
 
 def test_constraints_between_parameters_are_kept():
     space = {"x": tune.uniform(0, 1), "deep": {"y": tune.uniform(0, 1)}}
-    for config in run(CASE.desk(space, parameter_constraints=["x + deep/y <= 0.8"]), 8):
+    for config in run(CASE.adapter(space, parameter_constraints=["x + deep/y <= 0.8"]), 8):
         assert config["x"] + config["deep"]["y"] <= 0.8 + 1e-6
     with pytest.raises(InvalidInputError, match="'k'"):
-        CASE.desk({"k": tune.qrandint(0, 10, 5), **space}, parameter_constraints=["k + x <= 3"])
+        CASE.adapter({"k": tune.qrandint(0, 10, 5), **space}, parameter_constraints=["k + x <= 3"])
 
 
 def client() -> Any:

@@ -14,7 +14,7 @@ import holdfast as tune
 from holdfast.errors import InvalidInputError
 from holdfast.search import create_searcher
 from holdfast.search.bayesopt import BayesOptSearch
-from holdfast.search.desk import Asked, Completed, Ended, NotNow
+from holdfast.search.replayable import Asked, Completed, NoMoreSuggestions, NotNow
 
 pytest.importorskip("bayes_opt")
 
@@ -37,31 +37,31 @@ def test_keeps_the_contract_of_searchers(check: Any, tmp_path: Path):
 
 
 def test_nothing_more_is_suggested_until_the_random_beginning_has_ended():
-    desk = CASE.desk()
+    adapter = CASE.adapter()
     for _ in range(3):
-        ask(desk)
-    assert desk.hear(Asked(1)) == [NotNow()]
-    assert desk.hear(Completed(trial_name(1), None, True)) == [NotNow()]
-    assert desk.hear(Completed(trial_name(0), score(desk.configs[0]), False)) == [NotNow()]
-    (answer,) = desk.hear(Completed(trial_name(2), score(desk.configs[2]), False))
+        ask(adapter)
+    assert adapter.hear(Asked(1)) == [NotNow()]
+    assert adapter.hear(Completed(trial_name(1), None, True)) == [NotNow()]
+    assert adapter.hear(Completed(trial_name(0), score(adapter.configs[0]), False)) == [NotNow()]
+    (answer,) = adapter.hear(Completed(trial_name(2), score(adapter.configs[2]), False))
     assert answer.n == 3
 
 
 def test_a_beginning_of_failures_does_not_last_for_ever():
-    desk = CASE.desk()
+    adapter = CASE.adapter()
     for n in range(6):
-        ask(desk)
-        desk.hear(Completed(trial_name(n), None, True))
-    assert len({config["x"] for config in desk.configs.values()}) == 6
+        ask(adapter)
+        adapter.hear(Completed(trial_name(n), None, True))
+    assert len({config["x"] for config in adapter.configs.values()}) == 6
 
 
 def test_the_process_finds_the_valley():
-    desk = CASE.desk({"x": tune.uniform(-5, 5)})
+    adapter = CASE.adapter({"x": tune.uniform(-5, 5)})
     found = []
     for n in range(9):
-        config = ask(desk)
+        config = ask(adapter)
         found.append((config["x"] - 1.3) ** 2)
-        desk.hear(Completed(trial_name(n), {"loss": found[-1]}, False))
+        adapter.hear(Completed(trial_name(n), {"loss": found[-1]}, False))
     assert min(found) < min(found[:3])
     assert min(found) < 0.05
 
@@ -76,34 +76,34 @@ class Stubborn(BayesOptSearch):
 @pytest.mark.parametrize(("skip", "trials"), [(True, 1), (False, 3)])
 def test_the_same_point_again_and_again_ends_the_search(skip: bool, trials: int):
     case = Case(Stubborn, "bayes_opt", "bayesopt", {"random_search_steps": 0, "patience": 3, "skip_duplicate": skip})
-    desk = case.desk()
-    run(desk, trials)
+    adapter = case.adapter()
+    run(adapter, trials)
     with pytest.warns(UserWarning, match=f"ended the search by itself after {trials} suggestions"):
-        assert isinstance(desk.hear(Asked(1))[0], Ended)
+        assert isinstance(adapter.hear(Asked(1))[0], NoMoreSuggestions)
 
 
 def test_points_of_a_narrow_range_are_not_the_same_one():
-    desk = Case(BayesOptSearch, "bayes_opt", "bayesopt").desk({"lr": tune.uniform(1e-7, 4e-6)})
+    adapter = Case(BayesOptSearch, "bayes_opt", "bayesopt").adapter({"lr": tune.uniform(1e-7, 4e-6)})
     found = []
     for n in range(12):
-        found.append(ask(desk)["lr"])
-        desk.hear(Completed(trial_name(n), {"loss": (found[-1] * 1e6 - 2) ** 2}, False))
+        found.append(ask(adapter)["lr"])
+        adapter.hear(Completed(trial_name(n), {"loss": (found[-1] * 1e6 - 2) ** 2}, False))
     assert len(set(found)) == 12
 
 
 def test_a_duplicate_waits_while_other_trials_may_change_its_mind():
-    desk = Case(Stubborn, "bayes_opt", "bayesopt", {"random_search_steps": 0, "patience": 2}).desk()
-    ask(desk)
+    adapter = Case(Stubborn, "bayes_opt", "bayesopt", {"random_search_steps": 0, "patience": 2}).adapter()
+    ask(adapter)
     for _ in range(5):
-        assert desk.hear(Asked(1)) == [NotNow()]
+        assert adapter.hear(Asked(1)) == [NotNow()]
 
 
 @pytest.mark.parametrize("kind", ["ucb", "ei", "poi"])
 def test_every_kind_of_utility_suggests(kind: str):
-    desk = CASE.desk(
+    adapter = CASE.adapter(
         {"x": tune.uniform(0, 1)}, utility_kwargs={"kind": kind, "kappa": 1.5, "xi": 0.1}, random_search_steps=1
     )
-    assert len({config["x"] for config in run(desk, 3)}) == 3
+    assert len({config["x"] for config in run(adapter, 3)}) == 3
 
 
 def test_another_experiment_is_learned_from_before_the_first_trial():
@@ -146,5 +146,5 @@ def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any]):
 
 def test_it_is_found_by_name_and_its_default_seed_is_42():
     assert isinstance(create_searcher("bayesopt", patience=2, unknown=1), BayesOptSearch)
-    first, second = (CASE.desk(seed=seed) for seed in (1, 2))
+    first, second = (CASE.adapter(seed=seed) for seed in (1, 2))
     assert run(first, 3) == run(second, 3)

@@ -16,7 +16,7 @@ from holdfast.errors import InvalidInputError
 from holdfast.schedulers.hb_bohb import HyperBandForBOHB
 from holdfast.search import create_searcher
 from holdfast.search.bohb import TuneBOHB
-from holdfast.search.desk import Asked, Completed, NotNow, Paused, Result, Suggested, Unpaused
+from holdfast.search.replayable import Asked, Completed, NotNow, Paused, ResultTold, Suggested, Unpaused
 
 pytest.importorskip("numpy")
 
@@ -28,77 +28,77 @@ def test_keeps_the_contract_of_searchers(check: Any, tmp_path: Path):
     keep(CASE, check, tmp_path)
 
 
-def result(n: int, loss: Any, time: int, **more: Any) -> Result:
-    return Result(trial_name(n), {"loss": loss, "training_iteration": time, **more})
+def result(n: int, loss: Any, time: int, **more: Any) -> ResultTold:
+    return ResultTold(trial_name(n), {"loss": loss, "training_iteration": time, **more})
 
 
-def budgets(desk: Any) -> dict[float, dict[str, float]]:
+def budgets(adapter: Any) -> dict[float, dict[str, float]]:
     """Budget -> trial -> loss."""
     return {
-        budget: {trial: loss for trial, (_, loss) in told.items()} for budget, told in desk.searcher._results.items()
+        budget: {trial: loss for trial, (_, loss) in told.items()} for budget, told in adapter.searcher._results.items()
     }
 
 
 def test_results_that_name_their_budget_are_learned_from_and_no_others():
-    desk = CASE.desk()
+    adapter = CASE.adapter()
     for _ in range(2):
-        ask(desk)
-    desk.hear(result(0, 5.0, 1))
-    desk.hear(result(0, 4.0, 2, **{"hyperband_info/budget": 2}))
-    desk.hear(Paused(trial_name(0)))
-    desk.hear(result(1, 3.0, 4, hyperband_info={"budget": 3}))
-    desk.hear(Completed(trial_name(1), {"loss": 2.0, "training_iteration": 5}, False))
-    assert budgets(desk) == {2: {trial_name(0): 4.0}, 3: {trial_name(1): 3.0}}
+        ask(adapter)
+    adapter.hear(result(0, 5.0, 1))
+    adapter.hear(result(0, 4.0, 2, **{"hyperband_info/budget": 2}))
+    adapter.hear(Paused(trial_name(0)))
+    adapter.hear(result(1, 3.0, 4, hyperband_info={"budget": 3}))
+    adapter.hear(Completed(trial_name(1), {"loss": 2.0, "training_iteration": 5}, False))
+    assert budgets(adapter) == {2: {trial_name(0): 4.0}, 3: {trial_name(1): 3.0}}
 
 
 def test_without_named_budgets_a_milestone_is_where_trials_pause_or_end():
-    desk = CASE.desk()
+    adapter = CASE.adapter()
     for _ in range(3):
-        ask(desk)
+        ask(adapter)
     first, second, third = map(trial_name, range(3))
-    desk.hear(result(0, 5.0, 1))
-    desk.hear(result(0, 4.0, 3))
-    desk.hear(Paused(first))
-    desk.hear(result(1, 9.0, 3))  # the last one of a bracket goes on without a pause
-    desk.hear(result(1, 8.0, 4))
-    desk.hear(Completed(first, {"loss": 4.0, "training_iteration": 3}, False))
-    desk.hear(Completed(second, {"loss": 7.0, "training_iteration": 9}, False))
-    desk.hear(Completed(third, None, True))
-    assert budgets(desk) == {3: {first: 4.0, second: 9.0, third: math.inf}, 9: {second: 7.0}}
+    adapter.hear(result(0, 5.0, 1))
+    adapter.hear(result(0, 4.0, 3))
+    adapter.hear(Paused(first))
+    adapter.hear(result(1, 9.0, 3))  # the last one of a bracket continues without a pause
+    adapter.hear(result(1, 8.0, 4))
+    adapter.hear(Completed(first, {"loss": 4.0, "training_iteration": 3}, False))
+    adapter.hear(Completed(second, {"loss": 7.0, "training_iteration": 9}, False))
+    adapter.hear(Completed(third, None, True))
+    assert budgets(adapter) == {3: {first: 4.0, second: 9.0, third: math.inf}, 9: {second: 7.0}}
 
 
 def test_a_trial_that_fails_later_keeps_what_it_reached():
-    desk = CASE.desk()
-    ask(desk), ask(desk)
+    adapter = CASE.adapter()
+    ask(adapter), ask(adapter)
     first, second = map(trial_name, range(2))
-    desk.hear(result(0, 4.0, 1))
-    desk.hear(Paused(first))
-    desk.hear(Completed(second, {"loss": 1.0, "training_iteration": 3}, False))
-    desk.hear(Completed(first, {"loss": 4.0, "training_iteration": 1}, True))
-    assert budgets(desk) == {1: {first: 4.0}, 3: {second: 1.0, first: math.inf}}
+    adapter.hear(result(0, 4.0, 1))
+    adapter.hear(Paused(first))
+    adapter.hear(Completed(second, {"loss": 1.0, "training_iteration": 3}, False))
+    adapter.hear(Completed(first, {"loss": 4.0, "training_iteration": 1}, True))
+    assert budgets(adapter) == {1: {first: 4.0}, 3: {second: 1.0, first: math.inf}}
 
 
 def test_paused_trials_do_not_count_as_running():
-    desk = CASE.desk(max_concurrent=2)
-    ask(desk), ask(desk)
-    assert desk.hear(Asked(1)) == [NotNow()]
-    (answer,) = desk.hear(Paused(trial_name(0)))
+    adapter = CASE.adapter(max_concurrent=2)
+    ask(adapter), ask(adapter)
+    assert adapter.hear(Asked(1)) == [NotNow()]
+    (answer,) = adapter.hear(Paused(trial_name(0)))
     assert isinstance(answer, Suggested)
-    desk.hear(answer.n)
-    assert desk.hear(Asked(1)) == [NotNow()]
-    assert desk.hear(Unpaused(trial_name(0))) == [NotNow()]
-    assert desk.hear(Completed(trial_name(1), None, True)) == [NotNow()]
-    assert isinstance(desk.hear(Completed(trial_name(2), None, True))[0], Suggested)
+    adapter.hear(answer.n)
+    assert adapter.hear(Asked(1)) == [NotNow()]
+    assert adapter.hear(Unpaused(trial_name(0))) == [NotNow()]
+    assert adapter.hear(Completed(trial_name(1), None, True)) == [NotNow()]
+    assert isinstance(adapter.hear(Completed(trial_name(2), None, True))[0], Suggested)
 
 
 def test_the_model_finds_the_valley():
     space = {"x": tune.uniform(-5, 5), "lr": tune.loguniform(1e-5, 1), "kind": tune.choice(["a", "b", "c"])}
-    desk = CASE.desk(space, bohb_config=None)
+    adapter = CASE.adapter(space, bohb_config=None)
     found = []
     for n in range(80):
-        config = ask(desk)
+        config = ask(adapter)
         found.append((config["x"] - 1.3) ** 2 + abs(math.log10(config["lr"]) + 3) + (config["kind"] != "b"))
-        desk.hear(Completed(trial_name(n), {"loss": found[-1], "training_iteration": 1}, False))
+        adapter.hear(Completed(trial_name(n), {"loss": found[-1], "training_iteration": 1}, False))
     assert median(found[50:]) < median(found[:20]) / 2
     assert min(found) < 0.5
 
@@ -106,26 +106,26 @@ def test_the_model_finds_the_valley():
 def test_the_model_prefers_the_largest_budget_with_enough_results():
     """With little training small x look good, with more of it large ones are."""
     points = [{"x": n / 24} for n in range(24)]
-    desk = CASE.desk({"x": tune.uniform(0, 1)}, bohb_config={"random_fraction": 0.0}, points_to_evaluate=points)
+    adapter = CASE.adapter({"x": tune.uniform(0, 1)}, bohb_config={"random_fraction": 0.0}, points_to_evaluate=points)
     for n in range(24):
-        x = ask(desk)["x"]
-        desk.hear(result(n, x, 1))
-        desk.hear(Paused(trial_name(n)))
+        x = ask(adapter)["x"]
+        adapter.hear(result(n, x, 1))
+        adapter.hear(Paused(trial_name(n)))
         if n % 2:
-            desk.hear(Completed(trial_name(n), {"loss": -x, "training_iteration": 9}, False))
-    assert sum(ask(desk)["x"] > 0.5 for _ in range(20)) > 15
+            adapter.hear(Completed(trial_name(n), {"loss": -x, "training_iteration": 9}, False))
+    assert sum(ask(adapter)["x"] > 0.5 for _ in range(20)) > 15
 
 
 def test_pauses_are_part_of_its_memory():
     def make() -> Any:
-        return CASE.desk(max_concurrent=3)
+        return CASE.adapter(max_concurrent=3)
 
     history = live(make(), score, 10, with_results=True)
-    paused = [Paused(each.trial_id) for each in history if isinstance(each, Result)]
+    paused = [Paused(each.trial_id) for each in history if isinstance(each, ResultTold)]
     mixed: list[Any] = []
     for each in history:
         mixed.append(each)
-        if isinstance(each, Result) and paused:
+        if isinstance(each, ResultTold) and paused:
             mixed += [paused.pop(0), Unpaused(each.trial_id)]
     check_continues_exactly(make, mixed, every=2)
 

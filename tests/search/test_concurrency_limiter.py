@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_world import Desk, Notebook, check_continues_exactly, live, trial_name
+from search_world import Adapter, Notebook, check_continues_exactly, live, trial_name
 
 import holdfast as tune
 from holdfast.errors import CannotWrapError, InvalidInputError
 from holdfast.search.basic_variant import BasicVariantGenerator
 from holdfast.search.concurrency_limiter import ConcurrencyLimiter
-from holdfast.search.desk import Asked, Completed, Ended, NotNow, Suggested
 from holdfast.search.optuna import OptunaSearch
+from holdfast.search.replayable import Asked, Completed, NoMoreSuggestions, NotNow, Suggested
 from holdfast.search.searcher import Searcher, can_snapshot, hears_results
 
 SPACE = {"x": tune.uniform(-5, 5), "kind": tune.choice(["a", "b"])}
@@ -148,9 +148,9 @@ def test_nothing_hangs_in_hundreds_of_random_stories(batch: bool) -> None:
     for seed in range(300):
         dice = random.Random(seed)
         total, patience, limit = dice.randint(1, 12), dice.randint(1, 5), dice.randint(1, 5)
-        desk = Desk(ConcurrencyLimiter(Notebook(total, patience), limit, batch), {"x": tune.uniform(0, 1)})
-        live(desk, score, trials=1000, slots=dice.randint(1, 6), seed=seed)
-        assert len(desk.configs) == total, f"seed {seed}"
+        adapter = Adapter(ConcurrencyLimiter(Notebook(total, patience), limit, batch), {"x": tune.uniform(0, 1)})
+        live(adapter, score, trials=1000, slots=dice.randint(1, 6), seed=seed)
+        assert len(adapter.configs) == total, f"seed {seed}"
 
 
 # --- memory
@@ -161,8 +161,8 @@ def test_it_continues_exactly_around_tpe(batch: bool) -> None:
     search = ConcurrencyLimiter(OptunaSearch(), 4, batch)
     assert can_snapshot(search)
 
-    def make() -> Desk:
-        return Desk(search, SPACE)
+    def make() -> Adapter:
+        return Adapter(search, SPACE)
 
     check_continues_exactly(make, live(make(), score, trials=20, slots=6), every=3, ahead=16)
 
@@ -181,12 +181,12 @@ def test_it_remembers_for_searchers_that_only_know_files(tmp_path: Path) -> None
 
 
 def test_the_desk_owes_an_answer_until_there_is_room() -> None:
-    desk = Desk(ConcurrencyLimiter(OptunaSearch(), 1), SPACE, limit=2)
-    answers = desk.hear(Asked(3))
+    adapter = Adapter(ConcurrencyLimiter(OptunaSearch(), 1), SPACE, limit=2)
+    answers = adapter.hear(Asked(3))
     assert [type(answer) for answer in answers] == [Suggested, NotNow]
-    desk.hear(0)
-    answers = desk.hear(Completed(trial_name(0), None, True))
-    assert [type(answer) for answer in answers] == [Suggested, Ended]
+    adapter.hear(0)
+    answers = adapter.hear(Completed(trial_name(0), None, True))
+    assert [type(answer) for answer in answers] == [Suggested, NoMoreSuggestions]
 
 
 # --- what it passes on

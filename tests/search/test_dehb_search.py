@@ -1,4 +1,4 @@
-"""DEHBSearch: budgets and brackets, evolution, and that it goes on exactly where it was."""
+"""DEHBSearch: budgets and brackets, evolution, and that it continues exactly where it was."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from holdfast import (
     uniform,
 )
 from holdfast.errors import InvalidInputError, UsageError
-from holdfast.schedulers.dehb import BUDGET_KEY
+from holdfast.schedulers.hb_dehb import BUDGET_KEY
 from holdfast.search import create_searcher
 from holdfast.search.dehb import DEHBSearch, bracket_of, budgets, share_of
-from holdfast.search.desk import Asked, Completed, Item, SearcherDesk
 from holdfast.search.parameters import value_at
+from holdfast.search.replayable import Asked, Completed, Item, ReplayableSearcher
 from holdfast.search.searcher import can_snapshot, hears_results
 from holdfast.search.spaces import Filler
 from holdfast.space.domains import Categorical
@@ -393,27 +393,27 @@ def test_the_seed_decides_and_nothing_else():
 def story(search: DEHBSearch, seed: int, count: int = 70) -> Iterator[Item]:
     """Questions and results in a random order, some of them bad; the searcher itself says what was suggested."""
     dice, asked, running = Rng(seed), 0, []
-    desk = SearcherDesk(search, lambda n: f"t{n}", None)
+    adapter = ReplayableSearcher(search, lambda n: f"t{n}", None)
     for _ in range(count):
         if not running or (len(running) < 6 and dice.random() < 0.5):
             item: Item = Asked(1)
-            running.append((f"t{asked}", desk.hear(item)[0].values))
+            running.append((f"t{asked}", adapter.hear(item)[0].values))
             asked += 1
         else:
             trial_id, config = running.pop(dice.integers(0, len(running)))
             chance = dice.random()
             loss = math.nan if chance < 0.1 else distance(config)
             item = Completed(trial_id, None if chance > 0.95 else {"loss": loss}, chance > 0.9)
-            desk.hear(item)
+            adapter.hear(item)
         yield item
 
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_goes_on_exactly_wherever_it_was_interrupted(seed):
-    def new_desk() -> SearcherDesk:
+    def new_desk() -> ReplayableSearcher:
         search = DEHBSearch(max_t=9, points_to_evaluate=[{"x": 0.5}])
         search.set_search_properties("loss", "min", SQUARE, seed=seed)
-        return SearcherDesk(search, lambda n: f"t{n}", None)
+        return ReplayableSearcher(search, lambda n: f"t{n}", None)
 
     items = list(story(new_desk().searcher, seed))
     undisturbed = new_desk()

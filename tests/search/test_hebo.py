@@ -11,8 +11,8 @@ from searcher_contract import NUMBERS, Case, ask, every_check, keep, run
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError
-from holdfast.search.desk import Asked, Completed, NotNow
 from holdfast.search.hebo import HEBOSearch
+from holdfast.search.replayable import Asked, Completed, NotNow
 
 pytest.importorskip("hebo", exc_type=ImportError)
 
@@ -31,7 +31,7 @@ def test_the_gaussian_process_continues_exactly():
     space = {"x": tune.uniform(-5, 5), "lr": tune.loguniform(1e-5, 1)}
 
     def make() -> Any:
-        return CASE.desk(space, rand_sample=2, max_concurrent=1)
+        return CASE.adapter(space, rand_sample=2, max_concurrent=1)
 
     def score(config: dict[str, Any]) -> dict[str, float]:
         return {"loss": (config["x"] - 1.3) ** 2 + 0.1 * config["lr"]}
@@ -41,18 +41,18 @@ def test_the_gaussian_process_continues_exactly():
 
 
 def test_as_many_points_are_proposed_together_as_are_free():
-    desk = CASE.desk(max_concurrent=3)
+    adapter = CASE.adapter(max_concurrent=3)
     for _ in range(3):
-        ask(desk)
-    assert desk.hear(Asked(1)) == [NotNow()]
-    assert desk.hear(Completed(trial_name(1), {"loss": 1.0}, False))[0].n == 3
+        ask(adapter)
+    assert adapter.hear(Asked(1)) == [NotNow()]
+    assert adapter.hear(Completed(trial_name(1), {"loss": 1.0}, False))[0].n == 3
 
 
 def test_known_rewards_are_learned_from_and_not_tried():
     points = [{"x": 0.5, "deep": {"y": 1.0}, "list": [7, 2.5]}, {"x": 0.25, "deep/y": 2.0, "list/1": 2.1}]
-    desk = CASE.desk(points_to_evaluate=points, evaluated_rewards=[1.0, 2.0])
-    assert desk.searcher._optimizer.y.ravel().tolist() == [1.0, 2.0]
-    assert ask(desk)["x"] not in (0.5, 0.25)
+    adapter = CASE.adapter(points_to_evaluate=points, evaluated_rewards=[1.0, 2.0])
+    assert adapter.searcher._optimizer.y.ravel().tolist() == [1.0, 2.0]
+    assert ask(adapter)["x"] not in (0.5, 0.25)
     with pytest.raises(InvalidInputError, match="evaluated_rewards"):
         CASE.make(points_to_evaluate=points, evaluated_rewards=[1.0])
 
@@ -81,9 +81,9 @@ def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any]):
 def test_torchs_generator_is_left_alone():
     import torch
 
-    desk = CASE.desk()
+    adapter = CASE.adapter()
     torch.manual_seed(5)
-    run(desk, 3)
+    run(adapter, 3)
     after = torch.rand(1)
     torch.manual_seed(5)
     assert after == torch.rand(1)

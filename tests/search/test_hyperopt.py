@@ -14,8 +14,8 @@ from searcher_contract import Case, ask, every_check, keep, run
 import holdfast as tune
 from holdfast.errors import InvalidInputError, UsageError
 from holdfast.search import create_searcher
-from holdfast.search.desk import Completed
 from holdfast.search.hyperopt import HyperOptSearch
+from holdfast.search.replayable import Completed
 
 hyperopt = pytest.importorskip("hyperopt")
 
@@ -35,20 +35,20 @@ VALLEY = {"x": tune.uniform(-5, 5), "kind": tune.choice(["bad", "good", "worse"]
 
 
 def test_tpe_finds_what_random_search_does_not():
-    desk = CASE.desk(VALLEY)
+    adapter = CASE.adapter(VALLEY)
     found = []
     for n in range(60):
-        config = ask(desk)
+        config = ask(adapter)
         found.append(valley(config))
-        desk.hear(Completed(trial_name(n), {"loss": found[-1]}, False))
+        adapter.hear(Completed(trial_name(n), {"loss": found[-1]}, False))
     assert sum(found[40:]) / 20 < sum(found[:4]) / 4
     assert min(found) < 0.01
 
 
 def test_only_parameters_that_count_are_told_to_tpe():
-    desk = CASE.desk(MODEL)
-    for number, config in enumerate(run(desk, 10)):
-        told = {label for label, values in desk.searcher._trials.trials[number]["misc"]["vals"].items() if values}
+    adapter = CASE.adapter(MODEL)
+    for number, config in enumerate(run(adapter, 10)):
+        told = {label for label, values in adapter.searcher._trials.trials[number]["misc"]["vals"].items() if values}
         kind = config["model"]["kind"] if isinstance(config["model"], dict) else config["model"]
         inside = {
             "svm": {"model[0]/c", "model[0]/kernel"},
@@ -90,7 +90,7 @@ def test_a_space_of_hyperopts_own_is_searched_as_it_is():
 
 
 def test_a_seed_of_its_own_is_stronger_than_the_experiments():
-    first, second = (CASE.desk(seed=seed, random_state_seed=3) for seed in (1, 2))
+    first, second = (CASE.adapter(seed=seed, random_state_seed=3) for seed in (1, 2))
     assert run(first, 6) == run(second, 6)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from holdfast.search.kde import Density, Settings, fit
+from holdfast.search.kde import Density, KDESettings, fit
 from holdfast.space.rng import Rng
 
 numpy = pytest.importorskip("numpy")
@@ -43,22 +43,22 @@ def test_points_that_all_agree_keep_some_width():
 def test_there_is_no_model_of_too_few_points():
     points = [[n / 10] for n in range(10)]
     losses = [float(n) for n in range(10)]
-    assert fit(points[:3], losses[:3], [0], Settings()) is None
-    assert fit(points[:4], losses[:4], [0], Settings()) is not None
-    assert fit(points, losses, [0], Settings(min_points_in_model=6)) is None
+    assert fit(points[:3], losses[:3], [0], KDESettings()) is None
+    assert fit(points[:4], losses[:4], [0], KDESettings()) is not None
+    assert fit(points, losses, [0], KDESettings(min_points_in_model=6)) is None
 
 
 def test_failures_are_bad_points():
     points = [[n / 10] for n in range(10)]
     losses = [float("inf")] * 8 + [1.0, 2.0]
-    model = fit(points, losses, [0], Settings())
+    model = fit(points, losses, [0], KDESettings())
     assert model is not None
     assert sorted(model.good.points.ravel().tolist()) == [0.8, 0.9]
 
 
 def test_proposals_lie_where_points_are_good():
     points = [[n / 40] for n in range(40)]
-    model = fit(points, [abs(x - 0.7) for (x,) in points], [0], Settings())
+    model = fit(points, [abs(x - 0.7) for (x,) in points], [0], KDESettings())
     assert model is not None
-    places = [model.propose(Rng([2, n]), Settings())[0] for n in range(30)]
+    places = [model.propose(Rng([2, n]), KDESettings())[0] for n in range(30)]
     assert all(0.5 < place < 0.9 for place in places)

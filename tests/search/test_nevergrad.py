@@ -13,8 +13,8 @@ from searcher_contract import NUMBERS, Case, ask, every_check, keep, score
 import holdfast as tune
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.search import create_searcher
-from holdfast.search.desk import Asked, Completed, NotNow
 from holdfast.search.nevergrad import NevergradSearch
+from holdfast.search.replayable import Asked, Completed, NotNow
 
 ng = pytest.importorskip("nevergrad")
 
@@ -28,33 +28,33 @@ def test_keeps_the_contract_of_searchers(check: Any, tmp_path: Path):
 
 @pytest.mark.parametrize("optimizer", ["CMA", "TwoPointsDE", "PSO", "RandomSearch", "ScrHammersleySearch", "MetaModel"])
 def test_every_optimizer_continues_exactly(optimizer: str):
-    history = live(CASE.desk(optimizer=optimizer), score, 10)
-    check_continues_exactly(lambda: CASE.desk(optimizer=optimizer), history, every=7)
+    history = live(CASE.adapter(optimizer=optimizer), score, 10)
+    check_continues_exactly(lambda: CASE.adapter(optimizer=optimizer), history, every=7)
 
 
 @pytest.mark.parametrize("optimizer", ["Powell", "NelderMead", "SQP"])
 def test_optimizers_that_run_in_a_thread_of_their_own_continue_exactly_too(optimizer: str):
-    desk = CASE.desk(optimizer=optimizer)
-    history = live(desk, score, 8, slots=1)
-    assert desk.searcher.get_state()["_stored"] == b""
-    check_continues_exactly(lambda: CASE.desk(optimizer=optimizer), history, every=5)
+    adapter = CASE.adapter(optimizer=optimizer)
+    history = live(adapter, score, 8, slots=1)
+    assert adapter.searcher.get_state()["_stored"] == b""
+    check_continues_exactly(lambda: CASE.adapter(optimizer=optimizer), history, every=5)
 
 
 def test_an_optimizer_that_wants_each_result_at_once_is_asked_for_one_trial_at_a_time():
-    desk = CASE.desk(optimizer="Powell")
-    ask(desk)
-    assert desk.hear(Asked(1)) == [NotNow()]
-    (answer,) = desk.hear(Completed(trial_name(0), None, True))
+    adapter = CASE.adapter(optimizer="Powell")
+    ask(adapter)
+    assert adapter.hear(Asked(1)) == [NotNow()]
+    (answer,) = adapter.hear(Completed(trial_name(0), None, True))
     assert answer.n == 1
 
 
 def test_the_valley_is_found():
-    desk = CASE.desk({"x": tune.uniform(-5, 5), "k": tune.randint(0, 10)}, optimizer="OnePlusOne")
+    adapter = CASE.adapter({"x": tune.uniform(-5, 5), "k": tune.randint(0, 10)}, optimizer="OnePlusOne")
     found = []
     for n in range(60):
-        config = ask(desk)
+        config = ask(adapter)
         found.append((config["x"] - 1.3) ** 2 + abs(config["k"] - 7))
-        desk.hear(Completed(trial_name(n), {"loss": found[-1]}, False))
+        adapter.hear(Completed(trial_name(n), {"loss": found[-1]}, False))
     assert sum(found[40:]) / 20 < sum(found[:20]) / 20
     assert min(found) < 1.1
 

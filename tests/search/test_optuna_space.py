@@ -12,7 +12,7 @@ from optuna.samplers import (
 )
 from optuna.trial import TrialState
 from optuna_world import SAMPLERS, SPACE, learned, score
-from search_world import EVERY_DOMAIN, MODEL, Desk, check_continues_exactly, live
+from search_world import EVERY_DOMAIN, MODEL, Adapter, check_continues_exactly, live
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError, InvalidTypeError
@@ -26,9 +26,9 @@ from holdfast.space.objects import extract_objects
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_domain_can_be_searched(name: str) -> None:
     space = EVERY_DOMAIN
-    desk = Desk(OptunaSearch(sampler=SAMPLERS[name]()), space)
-    live(desk, lambda config: {"loss": config["uniform"]}, trials=25)
-    for config in desk.configs.values():
+    adapter = Adapter(OptunaSearch(sampler=SAMPLERS[name]()), space)
+    live(adapter, lambda config: {"loss": config["uniform"]}, trials=25)
+    for config in adapter.configs.values():
         nested = {**config, "deep": config["nested"]["deep"]["er"], "first": config["nested"]["list"][0]}
         known = {**space, "deep": space["nested"]["deep"]["er"], "first": space["nested"]["list"][0]}
         for key, domain in known.items():
@@ -36,28 +36,28 @@ def test_every_domain_can_be_searched(name: str) -> None:
         assert config["nested"]["list"][1] == 5
         assert type(config["randint"]) is int
         assert type(config["uniform"]) is float
-    assert {type(config["same"]) for config in desk.configs.values()} <= {int, bool, float}
-    assert len({str(config["lists"]) for config in desk.configs.values()}) > 1
+    assert {type(config["same"]) for config in adapter.configs.values()} <= {int, bool, float}
+    assert len({str(config["lists"]) for config in adapter.configs.values()}) > 1
 
 
 def test_normal_values_are_normal() -> None:
-    desk = Desk(OptunaSearch(sampler=RandomSampler()), {"x": tune.randn(10, 2)})
-    live(desk, lambda config: {"loss": config["x"]}, trials=400)
-    values = sorted(config["x"] for config in desk.configs.values())
+    adapter = Adapter(OptunaSearch(sampler=RandomSampler()), {"x": tune.randn(10, 2)})
+    live(adapter, lambda config: {"loss": config["x"]}, trials=400)
+    values = sorted(config["x"] for config in adapter.configs.values())
     assert 9.6 < values[200] < 10.4
     assert 7.3 < values[63] < 8.7  # one standard deviation below the mean lie 16 percent
 
 
 def test_choices_with_domains_inside_become_conditional() -> None:
-    desk = Desk(OptunaSearch(), MODEL)
-    live(desk, score, trials=30)
+    adapter = Adapter(OptunaSearch(), MODEL)
+    live(adapter, score, trials=30)
     seen = set()
-    for config in desk.configs.values():
+    for config in adapter.configs.values():
         model = config["model"]
         assert MODEL["model"].is_valid(model)
         seen.add(model["kind"] if isinstance(model, dict) else type(model).__name__)
     assert seen == {"svm", "tree", "str", "float"}
-    names = {name for trial in learned(desk.searcher) for name in trial.params}
+    names = {name for trial in learned(adapter.searcher) for name in trial.params}
     assert names == {
         "model",
         "model[0]/c",
@@ -67,17 +67,17 @@ def test_choices_with_domains_inside_become_conditional() -> None:
         "model[3]",
         "x",
     }
-    for trial in learned(desk.searcher):
+    for trial in learned(adapter.searcher):
         assert ("model[0]/c" in trial.params) == (trial.params["model"] == 0)
 
 
 def test_objects_are_chosen_by_their_number() -> None:
     space, objects = extract_objects({"data": tune.choice([b"train", b"test", print]), "x": tune.uniform(0, 1)})
-    desk = Desk(OptunaSearch(), space)
-    live(desk, score, trials=12)
-    chosen = {config["data"]["__object__"] for config in desk.configs.values()}
+    adapter = Adapter(OptunaSearch(), space)
+    live(adapter, score, trials=12)
+    chosen = {config["data"]["__object__"] for config in adapter.configs.values()}
     assert chosen == objects.keys() == {"data/0", "data/1", "data/2"}
-    assert {type(trial.params["data"]) for trial in learned(desk.searcher)} == {int}
+    assert {type(trial.params["data"]) for trial in learned(adapter.searcher)} == {int}
 
 
 @pytest.mark.parametrize(
@@ -90,7 +90,7 @@ def test_objects_are_chosen_by_their_number() -> None:
 )
 def test_what_cannot_be_searched_is_refused(space: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
-        Desk(OptunaSearch(), space)
+        Adapter(OptunaSearch(), space)
 
 
 def test_a_space_of_its_own_may_have_distributions_and_constants() -> None:
@@ -130,12 +130,12 @@ def by_run(trial: Any) -> dict[str, Any] | None:
 def test_a_function_may_be_the_space() -> None:
     search = OptunaSearch(by_run, metric="loss", mode="min")
 
-    def make() -> Desk:
-        return Desk(search, {"constant": 1})
+    def make() -> Adapter:
+        return Adapter(search, {"constant": 1})
 
-    desk = make()
-    history = live(desk, lambda config: {"loss": config["opt"]["lr"]}, trials=20)
-    for config in desk.configs.values():
+    adapter = make()
+    history = live(adapter, lambda config: {"loss": config["opt"]["lr"]}, trials=20)
+    for config in adapter.configs.values():
         assert config["constant"] == 1
         if config["kind"] == "wide":
             assert config.keys() == {"constant", "kind", "opt", "steps"}
@@ -169,12 +169,12 @@ def test_points_are_tried_first_and_learned_from() -> None:
         {"x": 1.5, "lr": 1e-3, "units": 8, "depth": 2, "kind": "b"},
         {"x": -1.0},
     ]
-    desk = Desk(OptunaSearch(points_to_evaluate=points), SPACE)
-    live(desk, score, trials=4, slots=1, seed=3)
-    assert desk.configs[0] == {**points[0], "epochs": 3}
-    assert desk.configs[1]["x"] == -1.0
-    assert learned(desk.searcher)[0].params == {"x": 1.5, "lr": 1e-3, "units": 8, "depth": 2, "kind": "b"}
-    assert learned(desk.searcher)[0].state == TrialState.COMPLETE
+    adapter = Adapter(OptunaSearch(points_to_evaluate=points), SPACE)
+    live(adapter, score, trials=4, slots=1, seed=3)
+    assert adapter.configs[0] == {**points[0], "epochs": 3}
+    assert adapter.configs[1]["x"] == -1.0
+    assert learned(adapter.searcher)[0].params == {"x": 1.5, "lr": 1e-3, "units": 8, "depth": 2, "kind": "b"}
+    assert learned(adapter.searcher)[0].state == TrialState.COMPLETE
 
 
 def test_points_reach_into_conditions_and_nested_spaces() -> None:
@@ -184,15 +184,15 @@ def test_points_reach_into_conditions_and_nested_spaces() -> None:
         {"model": "nothing", "a/b": -1.0, "a/c": 200},
         {"model": 12.5},
     ]
-    desk = Desk(OptunaSearch(points_to_evaluate=points), space)
-    live(desk, score, trials=3, slots=1, seed=4)
-    assert desk.configs[0]["model"] == points[0]["model"]
-    assert desk.configs[0]["a"]["b"] == 6.5
-    assert desk.configs[0]["l"] == [0.5, 2]
-    assert desk.configs[1]["model"] == "nothing"
-    assert desk.configs[1]["a"] == {"b": -1.0, "c": 200}
-    assert desk.configs[2]["model"] == 12.5
-    first = learned(desk.searcher)[0].params
+    adapter = Adapter(OptunaSearch(points_to_evaluate=points), space)
+    live(adapter, score, trials=3, slots=1, seed=4)
+    assert adapter.configs[0]["model"] == points[0]["model"]
+    assert adapter.configs[0]["a"]["b"] == 6.5
+    assert adapter.configs[0]["l"] == [0.5, 2]
+    assert adapter.configs[1]["model"] == "nothing"
+    assert adapter.configs[1]["a"] == {"b": -1.0, "c": 200}
+    assert adapter.configs[2]["model"] == 12.5
+    first = learned(adapter.searcher)[0].params
     assert (first["model"], first["model[1]/depth"], first["model[1]/parts/0"]) == (1, 3, 0.25)
     # What is searched by its quantile comes back as the user wrote it, far out in the tails too.
     assert first["a/b"] > 0.999999
@@ -201,14 +201,14 @@ def test_points_reach_into_conditions_and_nested_spaces() -> None:
 def test_values_outside_of_their_domain_are_tried_but_not_learned_from() -> None:
     points = [{"x": 99.0, "kind": "z", "epochs": 8}]
     with pytest.warns(UserWarning, match="points_to_evaluate sets") as warned:
-        desk = Desk(OptunaSearch(points_to_evaluate=points), SPACE)
+        adapter = Adapter(OptunaSearch(points_to_evaluate=points), SPACE)
     texts = [str(each.message) for each in warned]
     assert any("'x' to 99.0" in text for text in texts)
     assert any("'kind' to 'z'" in text for text in texts)
-    live(desk, score, trials=1, slots=1)
-    assert (desk.configs[0]["x"], desk.configs[0]["kind"], desk.configs[0]["epochs"]) == (99.0, "z", 8)
-    assert desk.configs[0]["lr"]
-    assert learned(desk.searcher)[0].state == TrialState.FAIL
+    live(adapter, score, trials=1, slots=1)
+    assert (adapter.configs[0]["x"], adapter.configs[0]["kind"], adapter.configs[0]["epochs"]) == (99.0, "z", 8)
+    assert adapter.configs[0]["lr"]
+    assert learned(adapter.searcher)[0].state == TrialState.FAIL
 
 
 @pytest.mark.parametrize(
@@ -217,7 +217,7 @@ def test_values_outside_of_their_domain_are_tried_but_not_learned_from() -> None
 )
 def test_points_that_make_no_sense_are_refused(points: list[dict[str, Any]], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
-        Desk(OptunaSearch(points_to_evaluate=points), SPACE)
+        Adapter(OptunaSearch(points_to_evaluate=points), SPACE)
 
 
 def test_rewards_are_learned_from_instead_of_trying_the_points() -> None:
@@ -235,10 +235,10 @@ def test_points_can_be_added_before_the_space_is_known() -> None:
     search.add_evaluated_point({"x": 0.6}, 3.0, error=True)
     search.add_evaluated_point({"x": 0.7}, 4.0, pruned=True)
     search.add_evaluated_point({"x": 0.8}, math.nan)
-    desk = Desk(search, {"x": tune.uniform(0, 1)})
-    states = [trial.state for trial in learned(desk.searcher)]
+    adapter = Adapter(search, {"x": tune.uniform(0, 1)})
+    states = [trial.state for trial in learned(adapter.searcher)]
     assert states == [TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.FAIL]
-    assert learned(desk.searcher)[0].intermediate_values == {0: 4.0, 1: 2.0}
+    assert learned(adapter.searcher)[0].intermediate_values == {0: 4.0, 1: 2.0}
 
 
 @pytest.mark.parametrize(
@@ -251,10 +251,10 @@ def test_points_can_be_added_before_the_space_is_known() -> None:
     ],
 )
 def test_evaluated_points_that_do_not_fit_are_left_out(config: dict[str, Any], value: Any, reason: str) -> None:
-    desk = Desk(OptunaSearch(), {"x": tune.uniform(0, 1), "kind": tune.choice(["a", "b"])})
+    adapter = Adapter(OptunaSearch(), {"x": tune.uniform(0, 1), "kind": tune.choice(["a", "b"])})
     with pytest.warns(UserWarning, match=reason):
-        desk.searcher.add_evaluated_point(config, value)
-    assert not learned(desk.searcher)
+        adapter.searcher.add_evaluated_point(config, value)
+    assert not learned(adapter.searcher)
 
 
 def test_a_study_of_optuna_can_be_learned_from() -> None:

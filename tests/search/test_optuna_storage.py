@@ -8,7 +8,7 @@ from typing import Any
 import optuna
 import pytest
 from optuna_world import learned, score, told
-from search_world import Desk, check_continues_exactly, live, retold, trial_name
+from search_world import Adapter, check_continues_exactly, live, retold, trial_name
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError, StorageError
@@ -27,17 +27,17 @@ def test_a_storage_gets_every_trial_once_however_often_the_past_is_told(kind: st
     search = OptunaSearch(storage=storage, study_name="mine")
     assert hears_results(search)
 
-    def make() -> Desk:
-        return Desk(search, {"x": tune.uniform(0, 1), "c": tune.choice([{"a": 1}, {"a": tune.uniform(0, 1)}])})
+    def make() -> Adapter:
+        return Adapter(search, {"x": tune.uniform(0, 1), "c": tune.choice([{"a": 1}, {"a": tune.uniform(0, 1)}])})
 
-    desk = make()
-    history = live(desk, score, trials=8, slots=2, with_results=True)
+    adapter = make()
+    history = live(adapter, score, trials=8, slots=2, with_results=True)
     check_continues_exactly(make, history, every=9, ahead=20)
     study = optuna.load_study(study_name="mine", storage=storage)
     ours = [trial.user_attrs["holdfast_trial_id"] for trial in study.trials]
     assert sorted(ours) == [trial_name(n) for n in range(8)]
     by_id = {trial.user_attrs["holdfast_trial_id"]: trial for trial in study.trials}
-    for n, config in desk.configs.items():
+    for n, config in adapter.configs.items():
         assert by_id[trial_name(n)].params["x"] == config["x"]
         assert list(by_id[trial_name(n)].intermediate_values.values()) == [score(config)["loss"]]
 
@@ -54,12 +54,12 @@ def test_what_a_storage_holds_at_the_beginning_is_learned_from_and_nothing_that_
     study.ask()  # somebody else is busy
     search = OptunaSearch(storage=storage, study_name="mine")
 
-    def make() -> Desk:
-        return Desk(search, {"x": tune.uniform(0, 1)})
+    def make() -> Adapter:
+        return Adapter(search, {"x": tune.uniform(0, 1)})
 
-    desk = make()
-    history = live(desk, score, trials=14, slots=2)
-    assert [trial.value for trial in learned(desk.searcher)[:2]] == [0.1, 0.2]
+    adapter = make()
+    history = live(adapter, score, trials=14, slots=2)
+    assert [trial.value for trial in learned(adapter.searcher)[:2]] == [0.1, 0.2]
     study.tell(2, 0.7)
     study.add_trial(
         optuna.trial.create_trial(
@@ -68,7 +68,7 @@ def test_what_a_storage_holds_at_the_beginning_is_learned_from_and_nothing_that_
     )
     again = make()
     retold(again, history)
-    assert again.configs == desk.configs
+    assert again.configs == adapter.configs
     assert len(optuna.load_study(study_name="mine", storage=storage).trials) == 2 + 1 + 14 + 1
 
 

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from search_world import Desk, Notebook, check_continues_exactly, live
+from search_world import Adapter, Notebook, check_continues_exactly, live
 
 import holdfast as tune
 from holdfast.errors import CannotWrapError, InvalidInputError
@@ -125,15 +125,15 @@ def test_it_continues_exactly(make: Any) -> None:
     search = make()
     assert can_snapshot(search)
 
-    def desk() -> Desk:
-        return Desk(search, SPACE)
+    def adapter() -> Adapter:
+        return Adapter(search, SPACE)
 
-    first = desk()
+    first = adapter()
     history = live(first, lambda config: {"loss": config["x"] ** 2}, trials=30, slots=4)
     assert len(first.configs) == 30
     assert {config["a"]["c"] for config in first.configs.values()} == {3}
     assert len({config["x"] for config in first.configs.values()}) < 30
-    check_continues_exactly(desk, history, every=7, ahead=20)
+    check_continues_exactly(adapter, history, every=7, ahead=20)
 
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, "2", True])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import qmc
-from search_world import EVERY_DOMAIN, MODEL, Desk, check_continues_exactly, live
+from search_world import EVERY_DOMAIN, MODEL, Adapter, check_continues_exactly, live
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError, InvalidTypeError
@@ -24,9 +24,9 @@ SQUARE = {"x": tune.uniform(0, 1), "y": tune.uniform(0, 1), "constant": 1}
 
 
 def configs(search: SobolSearch, space: dict[str, Any], count: int, seed: int = 7) -> list[dict[str, Any]]:
-    desk = Desk(search, space, None, None, seed=seed)
-    live(desk, lambda config: {"loss": 1.0}, trials=count)
-    return [desk.configs[n] for n in range(count)]
+    adapter = Adapter(search, space, None, None, seed=seed)
+    live(adapter, lambda config: {"loss": 1.0}, trials=count)
+    return [adapter.configs[n] for n in range(count)]
 
 
 def test_it_is_the_scrambled_sequence() -> None:
@@ -88,8 +88,8 @@ def test_it_continues_exactly(space: dict[str, Any]) -> None:
     search = SobolSearch(points_to_evaluate=[{"x": 0.25}] if "x" in space else None)
     assert can_snapshot(search)
 
-    def make() -> Desk:
-        return Desk(search, space, None, None)
+    def make() -> Adapter:
+        return Adapter(search, space, None, None)
 
     check_continues_exactly(make, live(make(), lambda config: {"loss": 1.0}, trials=12), ahead=12)
 
@@ -139,13 +139,13 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[Exce
 
 def test_what_cannot_be_searched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInputError, match="grid_search at 'x'"):
-        Desk(SobolSearch(), {"x": tune.grid_search([1, 2])})
+        Adapter(SobolSearch(), {"x": tune.grid_search([1, 2])})
     with pytest.raises(InvalidInputError, match="no search space yet"):
         SobolSearch().suggest("a")
     assert qmc.Sobol.MAXDIM == MAX_DIMENSIONS
     monkeypatch.setattr("holdfast.search.sobol.MAX_DIMENSIONS", 2)
     with pytest.raises(InvalidInputError, match="over 2 parameters, got 3"):
-        Desk(SobolSearch(), {f"x{n}": tune.uniform(0, 1) for n in range(3)})
+        Adapter(SobolSearch(), {f"x{n}": tune.uniform(0, 1) for n in range(3)})
 
 
 def test_without_scipy_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

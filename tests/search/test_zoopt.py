@@ -13,7 +13,7 @@ from searcher_contract import NUMBERS, Case, ask, every_check, keep, run
 import holdfast as tune
 from holdfast.errors import InvalidInputError
 from holdfast.search import create_searcher
-from holdfast.search.desk import Asked, Completed, Ended, NotNow
+from holdfast.search.replayable import Asked, Completed, NoMoreSuggestions, NotNow
 from holdfast.search.zoopt import ZOOptSearch
 
 zoopt = pytest.importorskip("zoopt")
@@ -27,48 +27,48 @@ def test_keeps_the_contract_of_searchers(check: Any, tmp_path: Path):
 
 
 def test_trials_one_at_a_time_do_not_wait_for_ever_after_the_random_beginning():
-    assert len(run(CASE.desk(parallel_num=1), 12)) == 12
+    assert len(run(CASE.adapter(parallel_num=1), 12)) == 12
 
 
 def test_failures_in_the_random_beginning_do_not_hold_it_up():
-    desk = CASE.desk()
+    adapter = CASE.adapter()
     for n in range(8):
-        ask(desk)
-        desk.hear(Completed(trial_name(n), None, True))
+        ask(adapter)
+        adapter.hear(Completed(trial_name(n), None, True))
 
 
 def test_no_more_trials_than_allowed_are_open_after_the_random_beginning():
-    desk = CASE.desk(parallel_num=2)
+    adapter = CASE.adapter(parallel_num=2)
     for _ in range(4):
-        ask(desk)
-    assert desk.hear(Asked(1)) == [NotNow()]
+        ask(adapter)
+    assert adapter.hear(Asked(1)) == [NotNow()]
     for n in range(4):
-        desk.hear(Completed(trial_name(n), {"loss": float(n)}, False))
-    ask(desk)
-    assert desk.hear(Asked(1)) == [NotNow()]
+        adapter.hear(Completed(trial_name(n), {"loss": float(n)}, False))
+    ask(adapter)
+    assert adapter.hear(Asked(1)) == [NotNow()]
 
 
 def test_a_space_of_which_every_point_was_tried_ends_the_search(capsys: pytest.CaptureFixture[str]):
-    desk = CASE.desk({"a": tune.choice([1, 2]), "b": tune.randint(0, 2)})
-    configs = run(desk, 4)
+    adapter = CASE.adapter({"a": tune.choice([1, 2]), "b": tune.randint(0, 2)})
+    configs = run(adapter, 4)
     assert len({(config["a"], config["b"]) for config in configs}) == 4
-    assert isinstance(desk.hear(Asked(1))[0], Ended)
+    assert isinstance(adapter.hear(Asked(1))[0], NoMoreSuggestions)
 
 
 def test_the_valley_is_found():
-    desk = CASE.desk({"x": tune.uniform(-5, 5), "lr": tune.loguniform(1e-5, 1)}, parallel_num=1, budget=100)
+    adapter = CASE.adapter({"x": tune.uniform(-5, 5), "lr": tune.loguniform(1e-5, 1)}, parallel_num=1, budget=100)
     found = []
     for n in range(60):
-        config = ask(desk)
+        config = ask(adapter)
         found.append((config["x"] - 1.3) ** 2)
-        desk.hear(Completed(trial_name(n), {"loss": found[-1]}, False))
+        adapter.hear(Completed(trial_name(n), {"loss": found[-1]}, False))
     assert median(found[40:]) < median(found[:20])
     assert min(found) < 0.2
 
 
 def test_two_searches_in_one_process_do_not_share_zoopts_global_variables():
-    alone = run(CASE.desk(), 8)
-    first, second = CASE.desk(), CASE.desk({"k": tune.randint(0, 9)}, seed=8)
+    alone = run(CASE.adapter(), 8)
+    first, second = CASE.adapter(), CASE.adapter({"k": tune.randint(0, 9)}, seed=8)
     told = []
     for _ in range(8):
         told += run(first, 1)

@@ -4,14 +4,14 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 from holdfast.schedulers.base import TrialScheduler
-from holdfast.schedulers.create import create_scheduler
 from holdfast.schedulers.fifo import FIFOScheduler
+from holdfast.schedulers.scheduler_names import create_scheduler
 
 if TYPE_CHECKING:
     from holdfast.schedulers.asha_promotion import ASHAPromotionScheduler
     from holdfast.schedulers.async_hyperband import ASHAScheduler, AsyncHyperBandScheduler
-    from holdfast.schedulers.dehb import DEHBScheduler
     from holdfast.schedulers.hb_bohb import HyperBandForBOHB
+    from holdfast.schedulers.hb_dehb import DEHBScheduler
     from holdfast.schedulers.hyperband import HyperBandScheduler
     from holdfast.schedulers.median_stopping import MedianStoppingRule
     from holdfast.schedulers.pasha import PASHAScheduler
@@ -30,7 +30,7 @@ _HOME_OF = {
     "ASHAPromotionScheduler": "asha_promotion",
     "ASHAScheduler": "async_hyperband",
     "AsyncHyperBandScheduler": "async_hyperband",
-    "DEHBScheduler": "dehb",
+    "DEHBScheduler": "hb_dehb",
     "DistributeResources": "resource_changing",
     "DistributeResourcesToTopJob": "resource_changing",
     "ExperimentView": "view",

@@ -8,16 +8,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.resources import PlacementGroupFactory, flat_request
 from holdfast.core.retention import lookup
 from holdfast.core.state import units
 from holdfast.errors import InvalidInputError
-from holdfast.resources import PlacementGroupFactory, flat_request
 from holdfast.schedulers.base import number
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.schedulers.resource_changing import ResourceChangingScheduler
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 
 class DistributeResources:

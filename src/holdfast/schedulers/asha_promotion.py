@@ -1,4 +1,4 @@
-"""ASHA that pauses: trials wait at rungs, and the best of them go on when there is room.
+"""ASHA that pauses: trials wait at rungs, and the best of them continue when there is room.
 
 Owns rungs where trials wait. Nothing is stopped before it is clear that it would wait for ever.
 """
@@ -15,27 +15,27 @@ from holdfast.schedulers.async_hyperband import BracketDraw, check_arguments, mi
 from holdfast.schedulers.base import TrialScheduler, number
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 
 class ASHAPromotionScheduler(TrialScheduler):
-    """Lets trials wait at rungs, and goes on with those in the best ``1 / reduction_factor`` of their rung.
+    """Lets trials wait at rungs, and continues with those in the best ``1 / reduction_factor`` of their rung.
 
-    Whenever there is room: the best trial that may be promoted goes on, from the highest rung at which there is one;
+    Whenever there is room: the best trial that may be promoted continues, from the highest rung at which there is one;
     otherwise the next new trial starts. Compared with ``ASHAScheduler``, which stops trials: early luck does not count,
-    because nobody passes a rung before enough others came there, and a trial that once looked bad may go on later. The
-    price are checkpoints: a trial that has none begins again from the start.
+    because nobody passes a rung before enough others came there, and a trial that once looked bad may continue later.
+    The price are checkpoints: a trial that has none begins again from the start.
 
-    - A trial that is next in line itself when it comes to a rung goes on without a break.
+    - A trial that is next in line itself when it comes to a rung continues without a break.
     - A trial whose time jumps over rungs counts at all of them, and waits at the highest.
     - A result without the metric, or with None, is not compared: the next one is. A trial whose metric is NaN or no
       number at a rung can never be promoted, so it is stopped.
     - When no new trials will come and nobody may be promoted, rungs are settled from the lowest up: if nobody has got
-      beyond a rung its best trial goes on, so that at least one is trained to the end; otherwise those who still wait
+      beyond a rung its best trial continues, so that at least one is trained to the end; otherwise those who still wait
       there are stopped.
     - When the searcher waits for results before it proposes more, as under a ``ConcurrencyLimiter``, and nobody may be
-      promoted: the best trial of the highest rung goes on, and the worst of the lowest is stopped.
+      promoted: the best trial of the highest rung continues, and the worst of the lowest is stopped.
 
     Args:
         time_attr: What in a result says how far a trial is: any number that grows.
@@ -43,11 +43,11 @@ class ASHAPromotionScheduler(TrialScheduler):
         mode: "min" or "max"; None: the experiment's.
         max_t: Where trials are stopped, in units of ``time_attr``.
         grace_period: The first rung.
-        reduction_factor: Of how many trials at a rung one goes on; also the ratio of rungs.
+        reduction_factor: Of how many trials at a rung one continues; also the ratio of rungs.
         brackets: Bracket 1 has its first rung where bracket 0 has its second, and so on. A trial is put in one of them
             at random; those with more rungs are likelier. One without a rung stops nobody before ``max_t``: a
             warning says so.
-        stop_last_trials: Whether trials end at ``max_t``, or may go on by themselves.
+        stop_last_trials: Whether trials end at ``max_t``, or may continue by themselves.
 
     Durability: all rungs are part of the experiment's snapshot. After a crash it decides as if there had been none.
     """
@@ -82,7 +82,7 @@ class ASHAPromotionScheduler(TrialScheduler):
         self._levels: dict[int, int] = {}
         """Trial -> how many rungs it has come to."""
         self._released: dict[int, None] = {}
-        """Waiting trials that may go on whatever their rank."""
+        """Waiting trials that may continue whatever their rank."""
 
     # --- rungs
 
@@ -119,7 +119,7 @@ class ASHAPromotionScheduler(TrialScheduler):
     # --- what it is told
 
     def on_trial_start(self, view: ExperimentView, trial: TrialView) -> None:
-        """Whoever goes on from a rung is promoted, for whatever reason."""
+        """Whoever continues from a rung is promoted, for whatever reason."""
         if not trial.record.judged:
             self._begin_again(trial.n)
             return
@@ -220,7 +220,7 @@ class ASHAPromotionScheduler(TrialScheduler):
                 self._stop_all(view, rung)
 
     def _make_room(self, view: ExperimentView) -> None:
-        """The searcher proposes nothing while so many trials are unfinished: the best goes on, the last one ends."""
+        """The searcher proposes nothing while so many trials are unfinished: the best continues, the last one ends."""
         best = next((rung for rung in self._from_the_top if rung.waiting and self._is_open(rung)), None)
         if best is None:
             for rung in self._from_the_top:

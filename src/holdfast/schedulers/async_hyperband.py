@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import InvalidInputError
+from holdfast.messages.warn import warn_user
 from holdfast.schedulers.base import TrialScheduler, check_numbers, number
-from holdfast.warn import warn_user
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 
 class AsyncHyperBandScheduler(TrialScheduler):
@@ -35,7 +35,7 @@ class AsyncHyperBandScheduler(TrialScheduler):
         brackets: Bracket 1 has its first rung where bracket 0 has its second, and so on. A trial is put in one of them
             at random; those with more rungs are likelier. One without a rung stops nobody before ``max_t``: a
             warning says so.
-        stop_last_trials: Whether trials end at ``max_t``, or may go on by themselves.
+        stop_last_trials: Whether trials end at ``max_t``, or may continue by themselves.
 
     Durability: all rungs are part of the experiment's snapshot. After a crash it decides as if there had been none.
 

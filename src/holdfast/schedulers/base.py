@@ -13,24 +13,25 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.config.arguments import KnownArguments
 from holdfast.core.retention import lookup
 from holdfast.errors import InvalidInputError
+from holdfast.messages.warn import warn_user
 from holdfast.space.rng import Rng
 from holdfast.storage.local import write_atomic
-from holdfast.warn import warn_user
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 DEFAULT_METRIC = "_metric"
 MAX_KEYS_SHOWN = 10
 
 CORRECT_IT = "Nothing was lost: correct it, then call Tuner.restore(path, tune_config=TuneConfig(scheduler=...))."
-"""How to go on after a mistake in code of the user's that belongs to a scheduler."""
+"""How to continue after a mistake in code of the user's that belongs to a scheduler."""
 
 
-class TrialScheduler:
+class TrialScheduler(KnownArguments):
     """Judges trials while they run, and picks the next one to run.
 
     Derive from it, or from ``FIFOScheduler``, and override what matters. Every method is called in one thread, in the

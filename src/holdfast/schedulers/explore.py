@@ -7,24 +7,26 @@ markers are carried along and never made up.
 
 from __future__ import annotations
 
+import numbers
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, TypeAlias
 
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.schedulers.base import CORRECT_IT, number
 from holdfast.space.domains import Categorical, Domain, Function
+from holdfast.space.exact import VALUE, is_exact, is_mapping, pack, unpack
 from holdfast.space.naming import format_vars
-from holdfast.space.objects import is_marker, plain_scalar
+from holdfast.space.nested import Path, copy_tree, is_grid, joined
+from holdfast.space.objects import is_marker
 from holdfast.space.resolve import SeededGlobals
 from holdfast.space.rng import Rng
-from holdfast.space.tree import SCALARS, Path, copy_tree, is_grid, joined
 
 Mutations: TypeAlias = dict[str, Any]
 """Nested dicts; at their leaves a list of plain options, a domain, or a function without arguments."""
 
 _MISSING = object()
-_WIDEST = range(-(1 << 63), 1 << 64)
 
 
 def prepare(mutations: Any, argument: str = "hyperparam_mutations") -> Mutations:
@@ -81,10 +83,19 @@ def leaves(mutations: Mapping[str, Any], path: Path = ()) -> Iterator[tuple[Path
 def find(config: Any, path: Path, default: Any = None) -> Any:
     """The value at a path of a config."""
     for part in path:
-        if not isinstance(config, dict) or part not in config:
+        config, key = _step(config, part)
+        if not isinstance(config, dict) or key not in config:
             return default
-        config = config[part]
+        config = config[key]
     return config
+
+
+def _step(node: Any, key: Any) -> tuple[Any, Any]:
+    """The plain dict inside a node, and how it spells a key: other keys than strings are texts there."""
+    if not is_mapping(node):
+        return node, key
+    texts = {unpack(real): text for text, real in node.get("keys", {}).items() if not is_marker(real)}
+    return node[VALUE], texts.get(key, key)
 
 
 def place(config: dict[str, Any], path: Path, value: Any) -> None:
@@ -95,13 +106,15 @@ def place(config: dict[str, Any], path: Path, value: Any) -> None:
     """
     node: Any = config
     for depth, part in enumerate(path[:-1], start=1):
-        node = node.setdefault(part, {})
-        if not isinstance(node, dict) or is_marker(node):
+        node, key = _step(node, part)
+        node = node.setdefault(key, {})
+        if not isinstance(node, dict) or is_marker(node) or (is_exact(node) and not is_mapping(node)):
             raise InvalidInputError(
                 f"{joined(path)!r} is to be mutated, but the config has the value {node!r} at "
                 f"{joined(path[:depth])!r}, which is no dict. Use the same nesting in both."
             )
-    node[path[-1]] = value
+    node, key = _step(node, path[-1])
+    node[key] = value
 
 
 def fill(config: Mapping[str, Any], mutations: Mutations, rng: Rng) -> tuple[dict[str, Any], list[str]]:
@@ -129,12 +142,14 @@ def explore(
             new = rng.choice(source) if resample or value not in source else _neighbour(value, source, rng)
             place(mutated, path, copy_tree(new))
             continue
-        if resample or type(value) not in (int, float):
+        value = unpack(value)
+        if resample or not isinstance(value, numbers.Real) or isinstance(value, bool):
             new = draw(source, rng, path)
         else:
             new = value * rng.choice(factors)
-        if type(value) is int and type(new) is float:
-            new = int(new)
+        if isinstance(value, numbers.Integral) and not isinstance(value, bool) and isinstance(new, float):
+            kind: Any = type(value)
+            new = kind(int(new))  # a number of NumPy's stays one, too
         place(mutated, path, plain(new, f"the mutation of {joined(path)!r}"))
     return mutated
 
@@ -183,17 +198,20 @@ def explore_with(
     """
     given: dict[int, Any] = {}
     what = "custom_explore_fn"
-    changed = call_seeded(function, rng, what, lambda: _with_objects(config, objects or {}, given))
+    leaf = partial(_with_object, objects or {}, given)
+    changed = call_seeded(function, rng, what, lambda: unpack(config, leaf))
     if not isinstance(changed, dict):
         raise InvalidInputError(
             f"{what} returned {changed!r} ({type(changed).__name__}). It must return the config that the trial goes "
             f"on with, also if it changes the one that it was given. {CORRECT_IT}"
         )
-    return {key: plain(value, f"{what} at {key!r}", given) for key, value in changed.items()}
+    # Key by key, because the message then names it.
+    made: dict[str, Any] = plain({key: plain(each, f"{what} at {key!r}", given) for key, each in changed.items()}, what)
+    return made
 
 
-def _with_objects(node: Any, objects: Mapping[str, Any], given: dict[int, Any]) -> Any:
-    """A copy with objects in place of markers; ``given`` learns which marker each object has."""
+def _with_object(objects: Mapping[str, Any], given: dict[int, Any], node: Any) -> Any:
+    """The object in place of a marker; ``given`` learns which marker it has."""
     if is_marker(node):
         name = node["__object__"]
         if name not in objects:
@@ -201,10 +219,6 @@ def _with_objects(node: Any, objects: Mapping[str, Any], given: dict[int, Any]) 
         found = objects[name]
         given[id(found)] = node
         return found
-    if isinstance(node, dict):
-        return {key: _with_objects(value, objects, given) for key, value in node.items()}
-    if isinstance(node, list):
-        return [_with_objects(value, objects, given) for value in node]
     return node
 
 
@@ -232,39 +246,26 @@ def call_seeded(function: Callable[..., Any], rng: Rng, what: str, argument: Cal
 
 
 def plain(value: Any, where: str, given: Mapping[int, Any] | None = None) -> Any:
-    """The value as plain data, which is all that the journal holds; objects that were ``given`` as their markers.
+    """The value as the journal holds it: plain data, tagged where needed; objects that were ``given`` as their markers.
 
     Raises:
         InvalidInputError: It is, or contains, something else.
     """
-    if type(value) is int and value not in _WIDEST:
-        raise InvalidInputError(f"{where} gave {value!r}, which is beyond the 64 bits that can be stored.")
-    if type(value) in SCALARS or is_marker(value):
-        return value
-    if given and id(value) in given:
-        return given[id(value)]
-    if isinstance(value, dict):
-        return {_key(key, where): plain(each, where, given) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [plain(each, where, given) for each in value]
-    scalar = plain_scalar(value)
-    if type(scalar) in SCALARS:
-        return scalar
-    raise InvalidInputError(
-        f"{where} gave {value!r} ({type(value).__name__}), which is not plain data. Mutated values are recorded in the "
-        "experiment's journal, so they must be numbers, strings, bools, None, or lists and dicts of these. Mutate a "
-        "name, for example, and look the object up in the trainable."
-    )
 
+    def marker(node: Any, _: Any) -> Any:
+        if given and id(node) in given:
+            return given[id(node)]
+        raise InvalidInputError(
+            f"{where} gave {node!r} ({type(node).__name__}), which is not plain data. Mutated values are recorded in "
+            "the experiment's journal, so they must be numbers, strings, bools, None, or lists, tuples, sets and dicts "
+            "of these. Mutate a name, for example, and look the object up in the trainable."
+        )
 
-def _key(key: Any, where: str) -> Any:
-    if type(key) not in SCALARS:
-        raise InvalidInputError(f"{where} has the key {key!r} ({type(key).__name__}) in a dict. Use a string.")
-    return key
+    return pack(value, marker)
 
 
 def perturbed_tag(tag: str, config: Mapping[str, Any], mutations: Mapping[str, Any]) -> str:
-    """How a trial is shown that goes on with mutated values.
+    """How a trial is shown that continues with mutated values.
 
     Example:
         >>> perturbed_tag("3_lr=1", {"lr": 0.5, "data": "x"}, {"lr": [0.5, 1]})

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.core.events import AnyEvent
-from holdfast.core.policies import Verdict, Wish
+from holdfast.core.policies import SchedulerRequest, Verdict
 from holdfast.core.state import State, Trial
 from holdfast.schedulers.base import TrialScheduler
 
@@ -34,14 +34,14 @@ class FirstInFirstOut:
     def tell(self, state: State, event: AnyEvent) -> None:
         pass
 
-    def wishes(self, state: State) -> Iterable[Wish]:
+    def requests(self, state: State) -> Iterable[SchedulerRequest]:
         return ()
 
     def wants_save(self, n: int) -> bool:
         return False
 
     def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
-        held = state.session.held_until
+        held = state.driver.held_until
         for n in state.pending:
             if fits(n):
                 return n

@@ -17,8 +17,8 @@ from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import TrialScheduler, check_numbers, number
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 NOWHERE = -1
 
@@ -35,7 +35,7 @@ class Bracket(msgspec.Struct, array_like=True):
     done: float = 0.0  # of the work
     coming: dict[int, float] = {}  # trials on their way to the milestone, and their time
     arrived: dict[int, tuple[float, float | None]] = {}  # those that wait there: time and score
-    released: dict[int, None] = {}  # of ``coming``: those that were paused and may go on
+    released: dict[int, None] = {}  # of ``coming``: those that were paused and may continue
 
     @property
     def deserted(self) -> bool:
@@ -47,7 +47,7 @@ class Bracket(msgspec.Struct, array_like=True):
         self.coming[n] = 0.0
 
     def advance(self, n: int, time: float, limit: float) -> None:
-        """The trial has come this far. One that was restarted, or was made to go on, is on its way again."""
+        """The trial has come this far. One that was restarted, or was made to continue, is on its way again."""
         before = self.arrived.pop(n)[0] if n in self.arrived else self.coming[n]
         self.coming[n] = time
         self.done += max(0.0, min(time, limit) - before)
@@ -61,7 +61,7 @@ class Bracket(msgspec.Struct, array_like=True):
             places.pop(n, None)
 
     def halve(self, eta: float, max_t: float, stop_last_trials: bool) -> list[int]:
-        """Let the best go on to the next milestone.
+        """Let the best continue to the next milestone.
 
         Returns:
             The others, and those that are too far for any milestone to come.
@@ -93,20 +93,24 @@ class HyperBandScheduler(TrialScheduler):
     """Synchronous HyperBand: many trials that run for a short time, and few that run for long, in equal parts.
 
     A bracket takes a number of trials to a first milestone. There each pauses until all have arrived. The best
-    ``1 / reduction_factor`` of them go on to a milestone that is ``reduction_factor`` times as far, the others end.
+    ``1 / reduction_factor`` of them continue to a milestone that is ``reduction_factor`` times as far, the others end.
     Bracket ``s`` of a band does that ``s`` times, and its trials end at the milestone after the last time. When all
     brackets of a band are full, the next band begins.
 
-    A bracket that is only partly full when no more trials can come goes on with those it has.
+    A bracket that is only partly full when no more trials can come continues with those it has.
 
     Args:
         time_attr: What time is measured by; a result's key that grows.
         metric: What trials are compared by; None takes the experiment's.
         mode: "min" or "max".
         max_t: Trials end at this time.
-        reduction_factor: One of so many trials goes on.
+        reduction_factor: One of so many trials continues.
         stop_last_trials: Whether trials that were never among the worse ones end at their last milestone. If not, they
             end when they want to.
+        largest_first: Whether a band begins with the bracket that takes the most trials to the nearest milestone, and
+            trials of a bracket run before those of the next, the best first: good trials are found sooner, the fewer
+            workers there are the more so. If not, it begins with the one whose trials all run to the end, and the
+            bracket that has come least far runs next, so that all of a band end at about the same time.
 
     Raises:
         InvalidInputError: An argument makes no sense.
@@ -127,6 +131,8 @@ class HyperBandScheduler(TrialScheduler):
         max_t: float = 81,
         reduction_factor: float = 3,
         stop_last_trials: bool = True,
+        *,
+        largest_first: bool = False,
     ) -> None:
         if mode is not None and mode not in ("min", "max"):
             raise InvalidInputError(f"`mode` must be one of ['min', 'max'], got {mode!r}.")
@@ -141,6 +147,7 @@ class HyperBandScheduler(TrialScheduler):
         self._max_t = max_t
         self._eta = reduction_factor
         self._stop_last_trials = stop_last_trials
+        self._largest_first = bool(largest_first)
         self._s_max = round(math.log(max_t) / math.log(reduction_factor))
         self._places = 0  # in bands, that were filled or left out
         self._open = NOWHERE  # the place of the bracket that takes new trials
@@ -157,7 +164,8 @@ class HyperBandScheduler(TrialScheduler):
 
     def _s_at(self, place: int) -> int:
         """Which bracket of its band stands at this place."""
-        return place % (self._s_max + 1)
+        s = place % (self._s_max + 1)
+        return self._s_max - s if self._largest_first else s
 
     def _open_next(self) -> None:
         first = 0
@@ -244,7 +252,7 @@ class HyperBandScheduler(TrialScheduler):
             self._close(view)
 
     def _close(self, view: ExperimentView) -> None:
-        """The bracket that is being filled goes on with those it has."""
+        """The bracket that is being filled continues with those it has."""
         place, self._open = self._open, NOWHERE
         if place != NOWHERE:
             self._brackets[place].closed = True
@@ -253,7 +261,7 @@ class HyperBandScheduler(TrialScheduler):
     def _settle(self, view: ExperimentView, place: int, judged: int = -1) -> None:
         """Halve the bracket if all of it have arrived; trials that went too far may do so for several milestones.
 
-        The one that is being judged gets its answer by other means than a wish.
+        The one that is being judged gets its answer by other means than a request.
         """
         bracket = self._brackets[place]
         while bracket.closed and bracket.arrived and not bracket.coming:
@@ -278,7 +286,7 @@ class HyperBandScheduler(TrialScheduler):
     # --- what it is asked
 
     def choose_trial_to_run(self, view: ExperimentView) -> TrialView | None:
-        """Whoever was interrupted; else from the oldest band, of the bracket that has come least far, the first trial.
+        """Whoever was interrupted; else from the oldest band, of the bracket whose turn it is, the first trial.
 
         The results of a trial that was interrupted count for its bracket already: others would get ahead of it.
         """
@@ -294,14 +302,23 @@ class HyperBandScheduler(TrialScheduler):
                 if view.trials[n].status == Status.PAUSED:
                     waiting.setdefault(place, []).append(view.trials[n])
         for place in sorted(waiting, key=self._rank):
-            chosen = view.first_that_fits(sorted(waiting[place], key=lambda trial: trial.n))
+            chosen = view.first_that_fits(self._in_order(place, waiting[place]))
             if chosen is not None:
                 return chosen
         return None
 
+    def _in_order(self, place: int, trials: list[TrialView]) -> list[TrialView]:
+        """New ones as they came; of those that continue the best first, if good ones are to be found soon."""
+        bracket = self._brackets.get(place)
+        if bracket is None or not self._largest_first:
+            return sorted(trials, key=lambda trial: trial.n)
+        ranks = {n: rank for rank, n in enumerate(bracket.released)}
+        return sorted(trials, key=lambda trial: (ranks.get(trial.n, -1), trial.n))
+
     def _rank(self, place: int) -> tuple[int, float, int]:
         bracket = self._brackets.get(place)
-        return place // (self._s_max + 1), 0.0 if bracket is None else bracket.done / bracket.work, place
+        done = 0.0 if bracket is None or self._largest_first else bracket.done / bracket.work
+        return place // (self._s_max + 1), done, place
 
     def debug_string(self) -> str:
         return (

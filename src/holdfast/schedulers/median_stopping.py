@@ -16,8 +16,8 @@ from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import DEFAULT_METRIC, TrialScheduler, check_numbers, number
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 
 class Career:
@@ -60,11 +60,11 @@ class MedianStoppingRule(TrialScheduler):
         time_attr: What time is measured by; a result's key that grows.
         metric: What trials are compared by; None takes the experiment's.
         mode: "min" or "max".
-        grace_period: Trials go on at least until this time, and results before it do not count for averages.
+        grace_period: Trials continue at least until this time, and results before it do not count for averages.
         min_samples_required: Decide nothing before so many other trials have come as far. Until then, trials make room
             for others that wait.
-        min_time_slice: How long a trial goes on before it makes room again.
-        hard_stop: Whether the worse trials end. If not, they are paused, and go on undisturbed when there is room.
+        min_time_slice: How long a trial continues before it makes room again.
+        hard_stop: Whether the worse trials end. If not, they are paused, and continue undisturbed when there is room.
 
     Raises:
         InvalidInputError: ``mode`` is neither "min" nor "max", or another argument is no number.

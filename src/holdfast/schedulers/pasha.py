@@ -16,8 +16,8 @@ from holdfast.schedulers.async_hyperband import percentile
 from holdfast.schedulers.base import number
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 POINTS_PER_RUNG = 16
 """How much of a learning curve between two rungs is remembered."""
@@ -37,7 +37,7 @@ class PASHAScheduler(ASHAPromotionScheduler):
     ``epsilon`` is a percentile; while there are none it stays what it was, 0 at first. Curves are compared at up to 16
     moments between rungs.
 
-    When no new trials will come and nobody may go on, the trials at the highest open rung have had all they get, and
+    When no new trials will come and nobody may continue, the trials at the highest open rung have had all they get, and
     are stopped: the best of them is the result.
 
     Args:
@@ -46,7 +46,7 @@ class PASHAScheduler(ASHAPromotionScheduler):
         mode: "min" or "max"; None: the experiment's.
         max_t: Where trials are stopped at last, in units of ``time_attr``.
         grace_period: The first rung.
-        reduction_factor: Of how many trials at a rung one goes on; also the ratio of rungs.
+        reduction_factor: Of how many trials at a rung one continues; also the ratio of rungs.
         epsilon: Scores that differ by no more are the same; None: it is estimated.
         epsilon_percentile: Which percentile of the differences that are noise.
 

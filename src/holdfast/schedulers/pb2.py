@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
+import numbers
 from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -18,12 +19,13 @@ from holdfast.schedulers import explore
 from holdfast.schedulers.base import number
 from holdfast.schedulers.pbt import PopulationBasedTraining
 from holdfast.space.domains import Float
+from holdfast.space.exact import unpack
+from holdfast.space.nested import Path, joined
 from holdfast.space.rng import Rng
-from holdfast.space.tree import Path, joined
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 MAX_POINTS = 500
 """What is older is forgotten."""
@@ -107,7 +109,7 @@ class PB2(PopulationBasedTraining):
         domains = dict(explore.leaves(self._mutations))
         self._paths = list(domains)
         self._bounds = [(domain.lower, domain.upper) for domain in domains.values()]
-        self._points: deque[Point] = deque(maxlen=MAX_POINTS)
+        self._points: deque[PB2Point] = deque(maxlen=MAX_POINTS)
         self._last: dict[int, Sight] = {}
         self._adopted: dict[int, Sight] = {}  # what a copy has of its donor, until it starts
         self._chosen: list[list[float]] = []  # at ``_chosen_at``, by trials that have not reported since
@@ -130,12 +132,12 @@ class PB2(PopulationBasedTraining):
             return
         if before is not None and before.values == values and time > before.time:
             gain = (score - before.score) / (time - before.time)
-            self._points.append(Point(time, before.score, values, gain))
+            self._points.append(PB2Point(time, before.score, values, gain))
         self._last[trial.n] = Sight(time, score, values)
 
     def _values(self, trial: TrialView) -> list[float] | None:
         """The trial's values of what is mutated; None if one of them is no number."""
-        found = (number(explore.find(trial.record.config, path)) for path in self._paths)
+        found = (number(unpack(explore.find(trial.record.config, path))) for path in self._paths)
         values = [value for value in found if value is not None]
         return values if len(values) == len(self._paths) else None
 
@@ -167,8 +169,10 @@ class PB2(PopulationBasedTraining):
         values = choose(points, sight, self._bounds, self._chosen, self._interval, dice)
         self._chosen.append(values)
         for path, value in zip(self._paths, values, strict=True):
-            is_int = type(explore.find(config, path)) is int
-            explore.place(config, path, round(value) if is_int else value)
+            old = unpack(explore.find(config, path))
+            is_int = isinstance(old, numbers.Integral) and not isinstance(old, bool)
+            new = round(value) if is_int else value
+            explore.place(config, path, explore.plain(type(old)(new) if is_int else new, f"the choice of {path!r}"))
 
     # --- memory
 
@@ -186,7 +190,7 @@ class PB2(PopulationBasedTraining):
 
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
-        self._points = deque((Point(*point) for point in state["points"]), maxlen=MAX_POINTS)
+        self._points = deque((PB2Point(*point) for point in state["points"]), maxlen=MAX_POINTS)
         self._last = {n: Sight(*sight) for n, *sight in state["last"]}
         self._adopted = {n: Sight(*sight) for n, *sight in state["adopted"]}
         self._chosen = [list(values) for values in state["chosen"]]
@@ -201,7 +205,7 @@ class Sight(NamedTuple):
     values: list[float] | None
 
 
-class Point(NamedTuple):
+class PB2Point(NamedTuple):
     """What values have done to a trial that had ``before`` and was ``time`` old in the end: gain per unit of time."""
 
     time: float
@@ -211,7 +215,7 @@ class Point(NamedTuple):
 
 
 def choose(
-    points: list[Point],
+    points: list[PB2Point],
     now: Sight,
     bounds: list[tuple[float, float]],
     chosen: list[list[float]],
@@ -222,7 +226,7 @@ def choose(
 
     Args:
         points: What was learnt, oldest first.
-        now: Where the trial goes on from.
+        now: Where the trial continues from.
         bounds: Lowest and highest of each value.
         chosen: Values that others are about to try; what they will teach need not be learnt twice.
         interval: How much time counts as one step of forgetting.
@@ -244,8 +248,8 @@ def choose(
     kernel = fit(seen[-FITTED_POINTS:], gains[-FITTED_POINTS:])
     tried = np.array([place(now.time, now.score, values) for values in chosen])
     known = np.concatenate((seen, tried)) if chosen else seen
-    model = Model(kernel, seen, gains)
-    doubt = Model(kernel, known, np.zeros(len(known))) if chosen else model
+    model = GaussianProcess(kernel, seen, gains)
+    doubt = GaussianProcess(kernel, known, np.zeros(len(known))) if chosen else model
     here = place(now.time, now.score, [low for low, _ in bounds])
     kappa = math.sqrt(0.2 + max(0.0, math.log(0.4 * len(seen))))
 
@@ -310,7 +314,7 @@ def fit(points: Any, values: Any) -> Kernel:
     return best
 
 
-class Model:
+class GaussianProcess:
     """A Gaussian process that has seen some values."""
 
     def __init__(self, kernel: Kernel, points: Any, values: Any) -> None:

@@ -1,4 +1,4 @@
-"""Population based training: poor trials go on as copies of good ones, with mutated configs.
+"""Population based training: poor trials continue as copies of good ones, with mutated configs.
 
 Owns who copies whom and when. What a copy starts from is the donor's latest committed checkpoint, which retention keeps
 for as long as the copy needs it; the core sees to that, and to the counters of the copy.
@@ -16,16 +16,16 @@ import msgspec
 from holdfast.core.retention import lookup
 from holdfast.core.state import Status, Stored
 from holdfast.errors import InvalidInputError, NoResultError
+from holdfast.messages.warn import warn_user
 from holdfast.schedulers import explore
 from holdfast.schedulers.base import TrialScheduler, check_numbers, number
 from holdfast.schedulers.population import Member, Population
 from holdfast.space.rng import Rng
-from holdfast.warn import warn_user
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.config import TuneConfig
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 logger = logging.getLogger("holdfast")
 
@@ -38,9 +38,9 @@ class PopulationBasedTraining(TrialScheduler):
     """Trains a population of trials; now and then the worst copy weights and mutated configs of the best.
 
     Every ``perturbation_interval`` a trial is compared with the others. If it is among the best, it saves a checkpoint.
-    If it is among the worst, it goes on from the latest checkpoint of one of the best, with a mutation of its config.
+    If it is among the worst, it continues from the latest checkpoint of one of the best, with a mutation of its config.
     Trials must be able to start from checkpoints. If not all of them fit, they take turns; a function that has saved
-    nothing goes on instead, because it would have to begin again. ``num_samples=-1`` is refused.
+    nothing continues instead, because it would have to begin again. ``num_samples=-1`` is refused.
 
     Durability: who copied whom, from which checkpoint and with which config is in the journal before a copy starts. A
     checkpoint that a copy starts from is kept until the copy has one of its own, whatever ``num_to_keep`` says.
@@ -224,7 +224,7 @@ class PopulationBasedTraining(TrialScheduler):
         """The youngest waiting trial that fits."""
         for n in self._population.by_age():
             trial = view.trials[n]
-            session = trial.state.session
+            session = trial.state.driver
             if trial.status not in WAITING or n in session.parked:
                 continue
             if view.fits(trial):
@@ -258,7 +258,7 @@ class PopulationBasedTraining(TrialScheduler):
         self._next_sync = max(self._next_sync + self._interval, oldest)
 
     def _exploit(self, view: ExperimentView, member: Member) -> bool:
-        """Let a trial go on as a copy of one of the best."""
+        """Let a trial continue as a copy of one of the best."""
         trial = view.trials[member.n]
         best = [view.trials[n] for n in self._population.upper(self._fraction)]
         # A copy that has saved nothing yet has nothing to give: it would hand on what it was given, and trials could
@@ -277,12 +277,13 @@ class PopulationBasedTraining(TrialScheduler):
         view.reason = f"goes on as a copy of {donor.trial_id}"
         other = self._population.get(donor.n)
         assert other is not None
-        # Until it starts and shows how old the checkpoint is. It lines up behind the donor, so that the donor goes on.
+        # Until it starts and shows how old the checkpoint is. It lines up behind the donor, so that the donor
+        # continues.
         self._population.change(member, copied=True, time=other.time, perturbed_at=other.perturbed_at)
         return True
 
     def _warn_if_none_saves(self, trials: list[TrialView]) -> None:
-        """A class saves when it is told to. A function that never does has nothing to give or to go on from."""
+        """A class saves when it is told to. A function that never does has nothing to give or to continue from."""
         if self._has_warned_of_checkpoints or any(trial.info.is_class or trial.record.next_index for trial in trials):
             return
         self._has_warned_of_checkpoints = True
@@ -364,7 +365,7 @@ class PopulationBasedTraining(TrialScheduler):
 
 
 def _would_keep_its_work(trial: TrialView) -> bool:
-    """Could the trial go on after a pause, instead of beginning again?
+    """Could the trial continue after a pause, instead of beginning again?
 
     A class saves when it pauses. A function must have saved in this life: a copy would be set back to its donor's
     checkpoint again and again.

@@ -19,8 +19,8 @@ from holdfast.schedulers.explore import perturbed_tag
 from holdfast.space.objects import is_marker
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 logger = logging.getLogger("holdfast")
 
@@ -79,7 +79,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
                 )
             return
         if trial.record.rows:
-            return  # an ended trial that goes on where it was
+            return  # an ended trial that continues where it was
         if own and any(not is_marker(value) for value in own.values()):
             logger.warning("The config of the trial, %s, is replaced by that of %s.", own, self._file)
         self._done = 0

@@ -15,11 +15,11 @@ class Member(msgspec.Struct, array_like=True):
 
     n: int
     turn: int
-    """When it last came to a decision; of trials of the same age the one that has waited longest goes on first."""
+    """When it last came to a decision; of trials of the same age the one that has waited longest continues first."""
 
     score: float | None = None
     time: float = 0.0
-    """``time_attr`` at its last decision, or in the checkpoint that it goes on from as a copy."""
+    """``time_attr`` at its last decision, or in the checkpoint that it continues from as a copy."""
 
     perturbed_at: float = 0.0
     copied: bool = False

@@ -9,19 +9,19 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.resources import PlacementGroupFactory, flat_request, request_from_dict
 from holdfast.core.policies import Reconfigure, Resize, Stop
 from holdfast.core.state import Status, units
 from holdfast.errors import InvalidInputError, InvalidTypeError, UnequalResourcesError
-from holdfast.resources import PlacementGroupFactory, flat_request, request_from_dict
+from holdfast.messages.warn import warn_user
 from holdfast.schedulers.allocation import EQUAL_PARTS, DistributeResources, DistributeResourcesToTopJob
 from holdfast.schedulers.base import CORRECT_IT, TrialScheduler
 from holdfast.schedulers.fifo import FIFOScheduler
-from holdfast.warn import warn_user
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.config import TuneConfig
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 Request = PlacementGroupFactory | Mapping[str, Any] | None
 Allocate = Callable[["ExperimentView", "TrialView", dict[str, Any], "ResourceChangingScheduler"], Request]
@@ -30,18 +30,18 @@ __all__ = ["DistributeResources", "DistributeResourcesToTopJob", "ResourceChangi
 
 
 class ResourceChangingScheduler(TrialScheduler):
-    """Lets another scheduler judge the trials, and changes the resources of those that go on.
+    """Lets another scheduler judge the trials, and changes the resources of those that continue.
 
-    After the base scheduler has let a trial go on, the allocation function is asked what the trial should have. If that
-    is something else than it has, the trial is paused, and goes on with its new resources from its checkpoint as soon
-    as they are free. In the trial, ``tune.get_context().get_trial_resources()`` tells what it has been given, as one
-    bundle.
+    After the base scheduler has let a trial continue, the allocation function is asked what the trial should have. If
+    that is something else than it has, the trial is paused, and continues with its new resources from its checkpoint as
+    soon as they are free. In the trial, ``tune.get_context().get_trial_resources()`` tells what it has been given, as
+    one bundle.
 
     A function trainable is left alone until it has a checkpoint, because it would have to begin again. What is more
     than the machine has is not given. A trial whose resources were enlarged on a machine that was larger than the one
-    on which the experiment goes on gets back what it began with.
+    on which the experiment continues gets back what it began with.
 
-    Durability: sizes that were granted are events. If the driver dies before one was granted, the trial goes on as it
+    Durability: sizes that were granted are events. If the driver dies before one was granted, the trial continues as it
     was and its next report is asked about again.
 
     Args:
@@ -53,7 +53,7 @@ class ResourceChangingScheduler(TrialScheduler):
         InvalidTypeError: One of them is something else.
 
     Example:
-        >>> from holdfast.schedulers.create import create_scheduler
+        >>> from holdfast.schedulers.scheduler_names import create_scheduler
         >>> asha = create_scheduler("asha", max_t=16)
         >>> scheduler = ResourceChangingScheduler(asha, DistributeResources(reserve_resources={"CPU": 1}))
     """
@@ -80,7 +80,7 @@ class ResourceChangingScheduler(TrialScheduler):
         self._base = base_scheduler or FIFOScheduler()
         self._allocate = resources_allocation_function
         self._base_request: dict[str, float] | None = None
-        self._going: dict[int, None] = {}  # the base scheduler has let them go on at their last report
+        self._going: dict[int, None] = {}  # the base scheduler has let them continue at their last report
         self._resizing: dict[int, None] = {}  # and yet they were paused
         self._warned = False
 
@@ -141,9 +141,9 @@ class ResourceChangingScheduler(TrialScheduler):
 
     def asked_by(self, view: ExperimentView, trial: TrialView) -> dict[str, float]:
         """What the trial has, or will have once a change that was decided has been made."""
-        wish = view.wishes.get((trial.n, Resize.__name__))
-        if isinstance(wish, Resize):
-            return wish.request or {"CPU": 1.0}
+        wanted = view.requests.get((trial.n, Resize.__name__))
+        if isinstance(wanted, Resize):
+            return wanted.request or {"CPU": 1.0}
         return trial.record.request or {"CPU": 1.0}
 
     def _new_request(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> dict[str, float] | None:
@@ -213,11 +213,11 @@ class ResourceChangingScheduler(TrialScheduler):
         self._base.on_trial_start(view, trial)
 
     def on_trial_result(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> str:
-        """The base scheduler's verdict; PAUSE if the trial goes on with other resources."""
+        """The base scheduler's verdict; PAUSE if the trial continues with other resources."""
         verdict = self._base.on_trial_result(view, trial, result)
         self._going.pop(trial.n, None)
-        wished = any((trial.n, kind.__name__) in view.wishes for kind in (Stop, Reconfigure))
-        if verdict != self.CONTINUE or trial.n in view.pauses or wished:
+        asked_for = any((trial.n, kind.__name__) in view.requests for kind in (Stop, Reconfigure))
+        if verdict != self.CONTINUE or trial.n in view.pauses or asked_for:
             return verdict
         self._going[trial.n] = None
         request = self._new_request(view, trial, result)
@@ -228,7 +228,7 @@ class ResourceChangingScheduler(TrialScheduler):
         return self.PAUSE
 
     def on_trial_pause(self, view: ExperimentView, trial: TrialView) -> None:
-        """Hand it on. If the base scheduler had let the trial go on, the pause was ours and so is its end."""
+        """Hand it on. If the base scheduler had let the trial continue, the pause was ours and so is its end."""
         if trial.n in self._going:
             self._resizing[trial.n] = None
         self._base.on_trial_pause(view, trial)
@@ -269,8 +269,8 @@ class ResourceChangingScheduler(TrialScheduler):
     def _give_back(self, view: ExperimentView) -> None:
         """Trials that grew on a larger machine could never start here: they begin again with what all began with.
 
-        Being asked must not change anything, and this does not change any answer: it leaves wishes, which say the same
-        however often they are left and depend on the state and the machine alone. Nobody else is called when an
+        Being asked must not change anything, and this does not change any answer: it leaves requests, which say the
+        same however often they are left and depend on the state and the machine alone. Nobody else is called when an
         experiment is opened on a smaller machine and nothing can start.
         """
         base = self._base_request

@@ -1,31 +1,58 @@
-"""The experiment as a scheduler sees it: frozen, with a desk to leave wishes at."""
+"""The experiment as a scheduler sees it: frozen, with a adapter to leave requests at."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo, TrialList, TrialView
-from holdfast.core.policies import Reconfigure, Resize, Stop, Wish
+from holdfast.core.policies import Reconfigure, Resize, SchedulerRequest, Stop
 from holdfast.core.state import UNIT, State, Status, Stored
+from holdfast.errors import InvalidInputError
 from holdfast.schedulers.fifo import FirstInFirstOut
+from holdfast.space.exact import children
+from holdfast.space.objects import is_marker
+from holdfast.views.results import ResultBuilder
+from holdfast.views.trials import ExperimentInfo, TrialList, TrialView
 
 _FIFO = FirstInFirstOut()
+
+
+class SearchView:
+    """The search as a scheduler sees it. The searcher hears of pauses from the journal: nobody need tell it."""
+
+    def __init__(self, state: State, info: ExperimentInfo) -> None:
+        self._state = state
+        self.metric = info.metric
+        self.mode = info.mode
+
+    @property
+    def searcher(self) -> SearchView:
+        """The searcher, as far as it may be known."""
+        return self
+
+    def is_finished(self) -> bool:
+        """Will there be no further trials?"""
+        return bool(self._state.search_ended)
+
+    def on_pause(self, trial_id: str) -> None:
+        """The searcher is told so when the trial has paused."""
+
+    def on_unpause(self, trial_id: str) -> None:
+        """The searcher is told so when the trial continues."""
 
 
 class ExperimentView:
     """What a scheduler may know, and what it may ask for.
 
-    Nothing here changes a trial. Wishes are granted in order when the trial waits, or after it was told to pause; a
-    running trial hears of a wish to stop or pause it when it next reports.
+    Nothing here changes a trial. Requests are applied in order when the trial waits, or after it was told to pause; a
+    running trial hears of a request to stop or pause it when it next reports.
     """
 
     def __init__(self, state: State, info: ExperimentInfo, results: ResultBuilder) -> None:
         self._state = state
         self._info = info
         self.trials = TrialList(state, info, results)
-        self.wishes: dict[tuple[int, str], Wish] = {}
+        self.requests: dict[tuple[int, str], SchedulerRequest] = {}
         """Not granted yet, by trial and kind."""
         self.saves: set[int] = set()
         """Trials that must save when their report is answered."""
@@ -44,7 +71,7 @@ class ExperimentView:
     def get_live_trials(self) -> list[TrialView]:
         """Trials that are not finished, in the order of their creation."""
         state = self._state
-        return self._views(sorted([*state.running, *state.pending, *state.session.parked, *state.paused]))
+        return self._views(sorted([*state.running, *state.pending, *state.driver.parked, *state.paused]))
 
     def get_trial(self, trial_id: str) -> TrialView | None:
         """The trial with this id."""
@@ -64,7 +91,7 @@ class ExperimentView:
         """
         state = self._state
         # The order of the queue is this driver's own affair: another one that is told the same does not know it.
-        return self._views(state.pending if self._fits else sorted([*state.pending, *state.session.parked]))
+        return self._views(state.pending if self._fits else sorted([*state.pending, *state.driver.parked]))
 
     @property
     def paused(self) -> list[TrialView]:
@@ -77,7 +104,7 @@ class ExperimentView:
     @property
     def waits_for_slots(self) -> bool:
         """Are there trials that could use the place of one that pauses?"""
-        return bool(self._state.pending or self._state.paused or self._state.session.parked)
+        return bool(self._state.pending or self._state.paused or self._state.driver.parked)
 
     @property
     def search_ended(self) -> bool:
@@ -102,18 +129,18 @@ class ExperimentView:
     @property
     def capacity(self) -> dict[str, float]:
         """All resources of the engine. Empty while the past is being told again: then ask for nothing."""
-        return {name: amount / UNIT for name, amount in self._state.session.capacity.items()}
+        return {name: amount / UNIT for name, amount in self._state.driver.capacity.items()}
 
     @property
     def used(self) -> dict[str, float]:
         """Resources of the trials that run."""
-        return {name: amount / UNIT for name, amount in self._state.session.used.items() if amount}
+        return {name: amount / UNIT for name, amount in self._state.driver.used.items() if amount}
 
-    # --- wishes
+    # --- requests
 
     def stop_trial(self, trial: TrialView, why: str = "the scheduler ended it") -> None:
         """End the trial: now if it waits, at its next report if it runs."""
-        self._wish(Stop(trial.n, why))
+        self._want(Stop(trial.n, why))
 
     def pause_trial(self, trial: TrialView, should_checkpoint: bool = True) -> None:
         """Pause the trial at its next report."""
@@ -124,8 +151,23 @@ class ExperimentView:
         """Let a class trainable save right after the report that is being judged."""
         self.saves.add(trial.n)
 
+    # --- as schedulers that were written for a controller ask
+
+    @property
+    def search_alg(self) -> SearchView:
+        """What a scheduler may know of the search."""
+        return SearchView(self._state, self._info)
+
+    def _schedule_trial_save(self, trial: TrialView, storage: Any = None, result: Any = None) -> None:
+        """As ``save_trial``; where to and with which result is not for a scheduler to say."""
+        self.save_trial(trial)
+
+    def has_resources_for_trial(self, trial: TrialView) -> bool:
+        """As ``fits``."""
+        return self.fits(trial)
+
     def can_be_copied(self, trial: TrialView) -> bool:
-        """Has the trial a committed checkpoint that another one could go on from?"""
+        """Has the trial a committed checkpoint that another one could continue from?"""
         return self._donor(trial) is not None
 
     def reconfigure_trial(
@@ -137,11 +179,11 @@ class ExperimentView:
         tag: str = "",
         params: Iterable[str] = (),
     ) -> bool:
-        """Let the trial go on with another config; from ``copy_of``'s latest committed checkpoint, if given.
+        """Let the trial continue with another config; from ``copy_of``'s latest committed checkpoint, if given.
 
         Args:
             trial: One that waits, or is told to pause by the answer to the report that is being judged.
-            config: All of its new config, as in ``plain_config``.
+            config: All of its new config, as in ``plain_config``, or as in ``trial.config`` with other values.
             copy_of: The trial to copy. Retention keeps its checkpoint for as long as the copy depends on it.
             tag: How the trial is shown from now on.
             params: Paths in ``config`` that were chosen, if there are more than before.
@@ -153,13 +195,26 @@ class ExperimentView:
         if copy_of is not None and donor is None:
             return False
         parent = -1 if copy_of is None else copy_of.n
-        self._wish(Reconfigure(trial.n, dict(config), tag, donor, parent, tuple(params)))
+        self._want(Reconfigure(trial.n, self._packed(trial, config, copy_of), tag, donor, parent, tuple(params)))
         return True
+
+    def _packed(self, trial: TrialView, config: Mapping[str, Any], copy_of: TrialView | None) -> dict[str, Any]:
+        """A new config as it is stored: objects that the trials have are markers again."""
+        from holdfast.schedulers.explore import plain
+
+        try:
+            plainly: dict[str, Any] = plain(dict(config), "")
+        except InvalidInputError:
+            known: dict[int, Any] = {}
+            for source in (trial, copy_of or trial):
+                _learn_markers(source.record.config, source.config, known)
+            plainly = plain(dict(config), f"The config that the scheduler has for trial {trial.trial_id}", known)
+        return plainly
 
     def resize_trial(self, trial: TrialView, request: Mapping[str, float]) -> None:
         """Give the trial these resources when it next starts; pause it for that to happen soon."""
         wanted = dict(request)
-        self._wish(Resize(trial.n, None if wanted == {"CPU": 1.0} else wanted))
+        self._want(Resize(trial.n, None if wanted == {"CPU": 1.0} else wanted))
 
     def plain_config(self, trial: TrialView) -> dict[str, Any]:
         """The trial's config as it is stored: objects are markers, which may be copied but not made up."""
@@ -172,6 +227,21 @@ class ExperimentView:
         record = self._state.trials[point[0][0]].find(point[0][1])
         return point[0] if record is not None and record.stored == Stored.COMMITTED else None
 
-    def _wish(self, wish: Wish) -> None:
-        if not self._state.trials[wish.n].final:
-            self.wishes[wish.n, type(wish).__name__] = wish
+    def _want(self, wanted: SchedulerRequest) -> None:
+        if not self._state.trials[wanted.n].final:
+            self.requests[wanted.n, type(wanted).__name__] = wanted
+
+
+def _learn_markers(packed: Any, config: Any, known: dict[int, Any]) -> None:
+    """Note which marker each object of a trial's config has."""
+    if is_marker(packed):
+        known[id(config)] = packed
+        return
+    inside = children(packed)
+    if isinstance(inside, dict):
+        for key, value in inside.items():
+            if key in config:
+                _learn_markers(value, config[key], known)
+    elif inside is not None:
+        for value, real in zip(inside, config, strict=True):
+            _learn_markers(value, real, known)

@@ -5,8 +5,9 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.search.base import Proposal, Proposer
 from holdfast.search.basic_variant import BasicVariantGenerator
-from holdfast.search.create import create_searcher
+from holdfast.search.error_texts import UNDEFINED_METRIC_MODE, UNDEFINED_SEARCH_SPACE, UNRESOLVED_SEARCH_SPACE
 from holdfast.search.searcher import Searcher
+from holdfast.search.searcher_names import create_searcher
 
 if TYPE_CHECKING:
     from holdfast.search.ax import AxSearch
@@ -54,6 +55,9 @@ __all__ = [
     "Searcher",
     "SobolSearch",
     "TuneBOHB",
+    "UNDEFINED_METRIC_MODE",
+    "UNDEFINED_SEARCH_SPACE",
+    "UNRESOLVED_SEARCH_SPACE",
     "ZOOptSearch",
     "create_searcher",
 ]

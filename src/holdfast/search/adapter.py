@@ -14,18 +14,18 @@ from typing import Any, NamedTuple
 
 from holdfast.core.retention import lookup
 from holdfast.errors import InvalidInputError
+from holdfast.messages.warn import warn_user
 from holdfast.schedulers.base import DEFAULT_METRIC, number
 from holdfast.search.axes import Axis, axis_of
-from holdfast.search.desk import plain
 from holdfast.search.parameters import Parameters, has_objects
 from holdfast.search.points import Point, read_point
+from holdfast.search.replayable import plain
 from holdfast.search.searcher import PickledSearcher, Suggestion, checked_seed
 from holdfast.search.spaces import has_domains
 from holdfast.space.domains import Categorical, Domain
+from holdfast.space.nested import flatten_dict
 from holdfast.space.rng import Rng
-from holdfast.space.tree import flatten_dict
 from holdfast.space.variants import check_points
-from holdfast.warn import warn_user
 
 Raw = dict[str, Any]
 """A library's numbers (see ``Axis``) by the name of the parameter; of a library's own space, its values."""
@@ -55,7 +55,7 @@ def load_library(module: str, who: str, extra: str) -> Any:
         ) from error
 
 
-class Asked(NamedTuple):
+class ChosenPoint(NamedTuple):
     """A point that the library, or the user, has chosen."""
 
     key: Any
@@ -103,7 +103,7 @@ class LibrarySearcher(PickledSearcher):
         self._axes: dict[str, Axis] = {}
         self._first: list[Point] = []  # points that are still to be tried
         self._known: list[tuple[dict[str, Any], Any, bool]] = []  # evaluated elsewhere, before there was a library
-        self._open: dict[str, Asked] = {}
+        self._open: dict[str, ChosenPoint] = {}
         self._failed: dict[str, Raw] = {}  # trials without a value, which may be run again and get one
         self._worst = -math.inf
         self._asked = 0
@@ -125,7 +125,7 @@ class LibrarySearcher(PickledSearcher):
         """Make the library's optimiser, for ``self._searched`` or, if ``self._parameters`` is None, its own space."""
         raise NotImplementedError
 
-    def _ask(self) -> Asked | Suggestion:
+    def _ask(self) -> ChosenPoint | Suggestion:
         """What the library proposes; None for "not now", or ``FINISHED``."""
         raise NotImplementedError
 
@@ -173,6 +173,17 @@ class LibrarySearcher(PickledSearcher):
         constants = flatten_dict(space, flatten_list=True)
         own = {k: v for k, v in point.config.items() if k in self._parameters.domains or constants.get(k, point) != v}
         return point._replace(config=own)
+
+    @classmethod
+    def convert_search_space(cls, spec: Mapping[str, Any], *_: Any) -> dict[str, Any]:
+        """A space in a form that the searcher's ``space`` takes: the domains themselves, which it translates.
+
+        Raises:
+            InvalidInputError: There is a grid, a function, or something else in it that the searcher cannot choose.
+        """
+        for name, domain in Parameters(spec, cls.__name__).all().items():
+            axis_of(name, domain, cls.__name__)
+        return dict(spec)
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
@@ -233,7 +244,7 @@ class LibrarySearcher(PickledSearcher):
         if self._parameters is not None and not self._searched:
             return self._config({})
         asked = self._ask()
-        if not isinstance(asked, Asked):
+        if not isinstance(asked, ChosenPoint):
             return asked
         self._asked += 1
         self._open[trial_id] = asked
@@ -243,7 +254,7 @@ class LibrarySearcher(PickledSearcher):
         raw = dict(point.values) if self._parameters is None else self._completed(point)
         self._asked += 1
         if self._parameters is None or self._searched:
-            self._open[trial_id] = Asked(None if point.is_outside else self._adopt(raw), raw)
+            self._open[trial_id] = ChosenPoint(None if point.is_outside else self._adopt(raw), raw)
         return self._config(raw, point.config)
 
     def _completed(self, point: Point) -> Raw:
@@ -289,7 +300,7 @@ class LibrarySearcher(PickledSearcher):
             if loss is None or trial_id not in self._failed:
                 return
             raw = self._failed.pop(trial_id)  # it had failed, was resumed, and has a value now
-            asked = Asked(self._adopt(raw), raw)
+            asked = ChosenPoint(self._adopt(raw), raw)
         elif loss is None and asked.key is not None:
             self._failed[trial_id] = asked.raw
         if asked.key is not None:

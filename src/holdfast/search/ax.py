@@ -15,13 +15,13 @@ from typing import Any
 
 from holdfast.core.retention import lookup
 from holdfast.errors import InvalidInputError, InvalidTypeError
+from holdfast.messages.warn import warn_user
 from holdfast.schedulers.base import number
-from holdfast.search.adapter import Asked, LibrarySearcher, Raw, load_library
+from holdfast.search.adapter import ChosenPoint, LibrarySearcher, Raw, load_library
 from holdfast.search.axes import Axis, refuse
-from holdfast.search.desk import plain
+from holdfast.search.replayable import plain
 from holdfast.search.searcher import Suggestion
 from holdfast.space.domains import Categorical, Domain, Float, Integer
-from holdfast.warn import warn_user
 
 LATER = ("DataRequiredError", "MaxParallelismReachedException")
 """Ax's errors that mean "not before more trials have ended"."""
@@ -123,7 +123,7 @@ class AxSearch(LibrarySearcher):
 
     # --- asking
 
-    def _ask(self) -> Asked | Suggestion:
+    def _ask(self) -> ChosenPoint | Suggestion:
         errors = _library("ax.exceptions.core")
         try:
             if self._is_old:
@@ -141,7 +141,7 @@ class AxSearch(LibrarySearcher):
                 f"Ax wants more results before it goes on, but there are none to come: {error} The search is over."
             )
             return self.FINISHED
-        return Asked(index, dict(plain(raw)))
+        return ChosenPoint(index, dict(plain(raw)))
 
     @property
     def _is_old(self) -> bool:

@@ -9,12 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.config.arguments import KnownArguments
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.space.rng import seed_from
 from holdfast.space.variants import VariantPlan, check_points
 
 
-class BasicVariantGenerator:
+class BasicVariantGenerator(KnownArguments):
     """Grid search and random search.
 
     Args:

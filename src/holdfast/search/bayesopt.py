@@ -11,12 +11,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.search.adapter import Asked, LibrarySearcher, Raw, load_library
+from holdfast.messages.warn import warn_user
+from holdfast.search.adapter import ChosenPoint, LibrarySearcher, Raw, load_library
 from holdfast.search.axes import Axis, refuse
 from holdfast.search.searcher import Suggestion
 from holdfast.search.spaces import has_domains
 from holdfast.space.domains import Float
-from holdfast.warn import warn_user
 
 UTILITIES = {"ucb": "UpperConfidenceBound", "ei": "ExpectedImprovement", "poi": "ProbabilityOfImprovement"}
 """Kinds of ``utility_kwargs``, and the classes that newer versions of the library have for them."""
@@ -131,7 +131,7 @@ class BayesOptSearch(LibrarySearcher):
 
     # --- asking
 
-    def _ask(self) -> Asked | Suggestion:
+    def _ask(self) -> ChosenPoint | Suggestion:
         if self._waiting is not None and self._asked >= self._steps:
             if self._open:
                 return None  # the random beginning has not ended
@@ -149,7 +149,7 @@ class BayesOptSearch(LibrarySearcher):
                 self._warn_end()
                 return self.FINISHED
             if times == 1 or not self._skip_duplicate:
-                return Asked(raw, raw)
+                return ChosenPoint(raw, raw)
 
     def _proposal(self) -> Raw:
         if self._acquisition is None:

@@ -13,8 +13,8 @@ from typing import Any
 from holdfast.core.retention import lookup
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import number
-from holdfast.search.adapter import Asked, LibrarySearcher, Raw, load_library
-from holdfast.search.kde import Settings, fit
+from holdfast.search.adapter import ChosenPoint, LibrarySearcher, Raw, load_library
+from holdfast.search.kde import KDESettings, fit
 from holdfast.search.searcher import Suggestion
 from holdfast.space.domains import Categorical, Float, Integer
 from holdfast.space.rng import Rng
@@ -82,7 +82,7 @@ class TuneBOHB(LibrarySearcher):
 
     # --- asking
 
-    def _ask(self) -> Asked | Suggestion:
+    def _ask(self) -> ChosenPoint | Suggestion:
         running = len(self._open.keys() - self._paused)
         if self._max_concurrent and running >= self._max_concurrent:
             return None
@@ -92,7 +92,7 @@ class TuneBOHB(LibrarySearcher):
             axis.name: int(at) if axis.kind == "option" else axis.from_share(at)
             for axis, at in zip(self._searched, place, strict=True)
         }
-        return Asked(self._adopt(raw), raw)
+        return ChosenPoint(self._adopt(raw), raw)
 
     def _proposal(self, rng: Rng) -> list[float]:
         if rng.random() >= self._settings.random_fraction:
@@ -176,11 +176,11 @@ class TuneBOHB(LibrarySearcher):
         raise NotImplementedError("TuneBOHB cannot be told about points that were evaluated elsewhere.")
 
 
-def _checked_settings(given: Mapping[str, Any] | None) -> Settings:
-    unknown = [key for key in given or {} if key not in Settings._fields]
+def _checked_settings(given: Mapping[str, Any] | None) -> KDESettings:
+    unknown = [key for key in given or {} if key not in KDESettings._fields]
     if unknown:
-        raise InvalidInputError(f"bohb_config has no setting {unknown[0]!r}; there are {list(Settings._fields)}.")
-    settings = Settings(**(given or {}))
+        raise InvalidInputError(f"bohb_config has no setting {unknown[0]!r}; there are {list(KDESettings._fields)}.")
+    settings = KDESettings(**(given or {}))
     limits = {
         "top_n_percent": 0 < settings.top_n_percent < 100,
         "num_samples": settings.num_samples >= 1,
@@ -192,7 +192,7 @@ def _checked_settings(given: Mapping[str, Any] | None) -> Settings:
         if not is_valid:
             raise InvalidInputError(
                 f"bohb_config has {key}={getattr(settings, key)!r}, which cannot be. The default is "
-                f"{getattr(Settings(), key)!r}."
+                f"{getattr(KDESettings(), key)!r}."
             )
     return settings
 

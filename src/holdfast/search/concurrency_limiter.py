@@ -6,6 +6,7 @@ that are given up while they wait or when an experiment is resumed included. So 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import InvalidInputError
@@ -31,7 +32,7 @@ class ConcurrencyLimiter(WrappedSearcher):
         >>> limiter = ConcurrencyLimiter(SobolSearch(), max_concurrent=4)
     """
 
-    _kept = ("_live", "_ended", "_full", "_finished")
+    _kept = ("_live", "_ended", "_full", "_finished", "_given")
 
     def __init__(self, searcher: Searcher, max_concurrent: int, batch: bool = False) -> None:
         super().__init__(searcher)
@@ -44,11 +45,21 @@ class ConcurrencyLimiter(WrappedSearcher):
         self._ended: list[tuple[str, dict[str, Any] | None, bool]] = []  # of the batch, in the order in which they did
         self._full = False  # no more suggestions until the batch has ended
         self._finished = False
+        self._given = 0  # suggestions of this experiment
+        self._total = -1  # that there may be; -1: any number
 
     @property
     def uses_intermediate_results(self) -> bool:
         """Only to pass them on."""
         return hears_results(self.searcher)
+
+    def set_search_properties(
+        self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
+    ) -> bool:
+        # Trials of the experiment that its memory is of, which may have been left unfinished, end in no other one.
+        self._live, self._ended, self._full, self._finished = [], [], False, False
+        self._given, self._total = 0, spec.get("num_samples") or -1
+        return super().set_search_properties(metric, mode, config, **spec)
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
         """It was told once, when it was made."""
@@ -71,7 +82,9 @@ class ConcurrencyLimiter(WrappedSearcher):
             self._end_batch()
         elif suggestion is not None:
             self._live.append(trial_id)
-            self._full = self.batch and len(self._live) >= self.max_concurrent
+            self._given += 1
+            # The last batch may be smaller than the others: nobody asks for the rest of it.
+            self._full = self.batch and (len(self._live) >= self.max_concurrent or self._given == self._total)
         return suggestion
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:

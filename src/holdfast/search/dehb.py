@@ -17,7 +17,7 @@ import msgspec
 from holdfast.core.retention import lookup
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import DEFAULT_METRIC, number
-from holdfast.schedulers.dehb import BUDGET_KEY
+from holdfast.schedulers.hb_dehb import BUDGET_KEY
 from holdfast.search.parameters import Parameters, value_at
 from holdfast.search.points import Point, read_point
 from holdfast.search.searcher import PickledSearcher, Suggestion, checked_seed
@@ -44,14 +44,14 @@ Place = list[float]
 """A configuration: for each parameter the share of its distribution that lies below its value."""
 
 
-class Member(msgspec.Struct):
+class DEHBMember(msgspec.Struct):
     """A configuration that did well on a budget."""
 
     place: Place
     score: float
 
 
-class Bracket(msgspec.Struct):
+class DEHBBracket(msgspec.Struct):
     """Successive halving: ``sizes[0]`` configurations on the lowest of its budgets, fewer on each higher one."""
 
     level: int  # its lowest budget
@@ -151,8 +151,8 @@ class DEHBSearch(PickledSearcher):
         self._known: list[tuple[Mapping[str, Any], float]] = []  # points that were evaluated elsewhere
         self._suggested = 0
         self._opened = 0
-        self._brackets: dict[int, Bracket] = {}
-        self._populations: list[list[Member | None]] = [[] for _ in self._budgets]
+        self._brackets: dict[int, DEHBBracket] = {}
+        self._populations: list[list[DEHBMember | None]] = [[] for _ in self._budgets]
         self._turns = [0] * len(self._budgets)  # whose turn it is to be competed with
         self._jobs: dict[str, Job] = {}
         self._failed: dict[str, Job] = {}  # they may be run again
@@ -230,7 +230,7 @@ class DEHBSearch(PickledSearcher):
             values = self._parameters.config(values)
         return {**values, BUDGET_KEY: self._budgets[level]}
 
-    def _open_bracket(self) -> tuple[int, Bracket]:
+    def _open_bracket(self) -> tuple[int, DEHBBracket]:
         """The oldest bracket that has something to try; a new one if all of them wait for results."""
         for k, bracket in self._brackets.items():
             if not bracket.is_full:
@@ -240,7 +240,7 @@ class DEHBSearch(PickledSearcher):
         self._brackets[k] = bracket_of(k, len(self._budgets), self._factor)
         return k, self._brackets[k]
 
-    def _offspring(self, level: int, slot: int, bracket: Bracket, dice: Rng) -> Place:
+    def _offspring(self, level: int, slot: int, bracket: DEHBBracket, dice: Rng) -> Place:
         """Mutation (rand/1) and binomial crossover with the member whose place it wants."""
         rival = self._populations[level][slot]
         pool = self._parents(level, bracket)
@@ -259,7 +259,7 @@ class DEHBSearch(PickledSearcher):
             place.append(inside if chance < CROSSOVER or i == sure else own)
         return place
 
-    def _parents(self, level: int, bracket: Bracket) -> list[Member]:
+    def _parents(self, level: int, bracket: DEHBBracket) -> list[DEHBMember]:
         """Members to make offspring of."""
         if bracket.rung:
             # As many as the rung has places, but with fewer than these there would be no variety.
@@ -284,7 +284,7 @@ class DEHBSearch(PickledSearcher):
             return
         score = WORST if error or job.is_outside else self._score(lookup(result or {}, str(self._metric)))
         if score > WORST:
-            self._compete(job.level, job.slot, Member(job.place, score))
+            self._compete(job.level, job.slot, DEHBMember(job.place, score))
         again = self._failed.pop(trial_id, None) is not None
         if score == WORST and not job.is_outside:
             self._failed[trial_id] = job
@@ -298,7 +298,7 @@ class DEHBSearch(PickledSearcher):
             return WORST
         return -found if self._mode == "min" else found
 
-    def _compete(self, level: int, slot: int, member: Member) -> None:
+    def _compete(self, level: int, slot: int, member: DEHBMember) -> None:
         rival = self._populations[level][slot]
         if rival is None or member.score >= rival.score:
             self._populations[level][slot] = member
@@ -338,7 +338,7 @@ class DEHBSearch(PickledSearcher):
         top = self._populations[-1]
         scores = [WORST if member is None else member.score for member in top]
         place = self._place_of(reading.values, [0.5] * len(self._names))
-        self._compete(len(self._budgets) - 1, scores.index(min(scores)), Member(place, score))
+        self._compete(len(self._budgets) - 1, scores.index(min(scores)), DEHBMember(place, score))
 
 
 def budgets(max_t: float, grace_period: float, reduction_factor: float) -> list[float]:
@@ -364,7 +364,7 @@ def budgets(max_t: float, grace_period: float, reduction_factor: float) -> list[
     return found
 
 
-def bracket_of(k: int, levels: int, factor: float) -> Bracket:
+def bracket_of(k: int, levels: int, factor: float) -> DEHBBracket:
     """The ``k``-th bracket; the first one begins on the lowest of ``levels`` budgets, the next one higher, and so on.
 
     Example:
@@ -375,7 +375,7 @@ def bracket_of(k: int, levels: int, factor: float) -> Bracket:
     rungs = levels - level
     first = math.ceil(levels / rungs * factor ** (rungs - 1) - 1e-9)
     sizes = [max(1, math.floor(first / factor**i + 1e-9)) for i in range(rungs)]
-    return Bracket(level, sizes, promotes=k < levels)
+    return DEHBBracket(level, sizes, promotes=k < levels)
 
 
 def share_of(domain: Domain, value: Any) -> float:
@@ -398,5 +398,5 @@ def share_of(domain: Domain, value: Any) -> float:
     return (bisect_left(steps, value, key=at) + bisect_right(steps, value, key=at)) / (2 * len(steps))
 
 
-def _best(members: Sequence[Member | None]) -> list[Member]:
+def _best(members: Sequence[DEHBMember | None]) -> list[DEHBMember]:
     return sorted((member for member in members if member is not None), key=lambda member: -member.score)

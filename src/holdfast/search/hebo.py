@@ -13,9 +13,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.search.adapter import Asked, LibrarySearcher, Raw, checked_rewards, load_library
+from holdfast.search.adapter import ChosenPoint, LibrarySearcher, Raw, checked_rewards, load_library
 from holdfast.search.axes import Axis
-from holdfast.search.desk import plain
+from holdfast.search.replayable import plain
 from holdfast.search.searcher import Suggestion
 
 
@@ -110,7 +110,7 @@ class HEBOSearch(LibrarySearcher):
 
     # --- asking and telling
 
-    def _ask(self) -> Asked | Suggestion:
+    def _ask(self) -> ChosenPoint | Suggestion:
         free = self._max_concurrent - len(self._open)
         if free < 1:
             return None
@@ -119,7 +119,7 @@ class HEBOSearch(LibrarySearcher):
                 found = self._optimizer.suggest(n_suggestions=free)
             self._batch = [dict(plain(row)) for row in found.to_dict("records")]
         raw = self._batch.pop(0)
-        return Asked(raw, raw if self._parameters is None else self._from_design(raw))
+        return ChosenPoint(raw, raw if self._parameters is None else self._from_design(raw))
 
     def _adopt(self, raw: Raw) -> Raw:
         if self._parameters is None:

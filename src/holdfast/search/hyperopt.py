@@ -11,10 +11,10 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.search.adapter import Asked, LibrarySearcher, Raw, load_library
+from holdfast.search.adapter import ChosenPoint, LibrarySearcher, Raw, load_library
 from holdfast.search.axes import Axis
-from holdfast.search.desk import plain
 from holdfast.search.parameters import Parameters
+from holdfast.search.replayable import plain
 from holdfast.space.domains import Categorical, Domain
 
 CANDIDATES = 24
@@ -88,7 +88,7 @@ class HyperOptSearch(LibrarySearcher):
             raise InvalidInputError(f"The space of HyperOptSearch has nothing to choose: {space!r}.")
         self._trials = hyperopt.Trials()
 
-    def _ask(self) -> Asked:
+    def _ask(self) -> ChosenPoint:
         tpe = _library("hyperopt.tpe")
         (number,) = self._trials.new_trial_ids(1)
         (document,) = tpe.suggest(
@@ -103,7 +103,7 @@ class HyperOptSearch(LibrarySearcher):
         )
         self._insert(document)
         chosen = {label: values[0] for label, values in document["misc"]["vals"].items() if len(values)}
-        return Asked(number, chosen)
+        return ChosenPoint(number, chosen)
 
     def _adopt(self, raw: Raw) -> int:
         (number,) = self._trials.new_trial_ids(1)

@@ -16,7 +16,7 @@ SMALLEST = 1e-32
 """Densities below this are all the same."""
 
 
-class Settings(NamedTuple):
+class KDESettings(NamedTuple):
     """How the model is made and drawn from; the names and defaults of BOHB's authors."""
 
     min_points_in_model: int | None = None
@@ -94,13 +94,13 @@ class Density:
         return place
 
 
-class Model(NamedTuple):
+class KDEModel(NamedTuple):
     """What is known about good and bad points."""
 
     good: Density
     bad: Density
 
-    def propose(self, rng: Rng, settings: Settings) -> list[float]:
+    def propose(self, rng: Rng, settings: KDESettings) -> list[float]:
         """The most promising of many places near good points."""
         import numpy
 
@@ -111,8 +111,8 @@ class Model(NamedTuple):
 
 
 def fit(
-    points: Sequence[Sequence[float]], losses: Sequence[float], options: Sequence[int], settings: Settings
-) -> Model | None:
+    points: Sequence[Sequence[float]], losses: Sequence[float], options: Sequence[int], settings: KDESettings
+) -> KDEModel | None:
     """A model of these results; None if they are too few.
 
     Args:
@@ -130,4 +130,4 @@ def fit(
     rows = numpy.array(points, dtype=float)
     order = numpy.argsort(numpy.array(losses, dtype=float), kind="stable")
     width = settings.min_bandwidth
-    return Model(Density(rows[order[:good]], options, width), Density(rows[order[good:]], options, width))
+    return KDEModel(Density(rows[order[:good]], options, width), Density(rows[order[good:]], options, width))

@@ -13,9 +13,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError, InvalidTypeError
-from holdfast.search.adapter import Asked, LibrarySearcher, Raw, load_library
+from holdfast.search.adapter import ChosenPoint, LibrarySearcher, Raw, load_library
 from holdfast.search.axes import Axis
-from holdfast.search.desk import plain
+from holdfast.search.replayable import plain
 from holdfast.search.searcher import Suggestion
 from holdfast.search.spaces import has_domains
 
@@ -117,14 +117,14 @@ class NevergradSearch(LibrarySearcher):
 
     # --- asking and telling
 
-    def _ask(self) -> Asked | Suggestion:
+    def _ask(self) -> ChosenPoint | Suggestion:
         if self._optimizer.num_workers == 1 and self._candidates:
             return None
         try:
             number = self._play(ASKED)
         except _library().errors.NevergradEarlyStopping:
             return self.FINISHED
-        return Asked(number, self._raw_of(self._candidates[number]))
+        return ChosenPoint(number, self._raw_of(self._candidates[number]))
 
     def _adopt(self, raw: Raw) -> int:
         return self._play(ADOPTED, raw if self._parameters is None else self._filled(raw))

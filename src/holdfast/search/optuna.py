@@ -15,22 +15,30 @@ from typing import Any
 
 from holdfast.core.retention import lookup
 from holdfast.errors import InvalidInputError, InvalidTypeError
-from holdfast.search.optuna_space import ask, distributions_for, given_for, load_optuna, seed_all, with_domains
+from holdfast.messages.warn import warn_user
+from holdfast.search.optuna_space import (
+    ask,
+    distributions_for,
+    distributions_of,
+    given_for,
+    load_optuna,
+    seed_all,
+    with_domains,
+)
 from holdfast.search.optuna_storage import StudyCopy, constraints_of, quietly
 from holdfast.search.parameters import Parameters, has_objects
 from holdfast.search.points import Point, read_point
 from holdfast.search.searcher import PickledSearcher, Suggestion
 from holdfast.search.spaces import has_domains
-from holdfast.space.tree import SCALARS, flatten_dict, unflatten_dict
+from holdfast.space.nested import SCALARS, flatten_dict, unflatten_dict
 from holdfast.space.variants import check_points
-from holdfast.warn import warn_user
 
 DEFAULT_METRIC = "_metric"
 DEFAULT_STUDY = "optuna"
 DIRECTIONS = {"min": "minimize", "max": "maximize"}
 
 
-class Stop:
+class StudyStop:
     """Takes the place of ``Study.stop``, which samplers call when they have tried everything."""
 
     called = False
@@ -112,7 +120,7 @@ class OptunaSearch(PickledSearcher):
         self._space: Any = self._own_space
         self._learned: list[Any] = []  # points, or trials of Optuna, that are known before the study is
         self._study: Any = None
-        self._stop = Stop()
+        self._stop = StudyStop()
         self._copy: StudyCopy | None = None
         self._parameters: Parameters | None = None
         self._first: list[Point] = []  # points that are still to be tried
@@ -128,6 +136,15 @@ class OptunaSearch(PickledSearcher):
     def uses_intermediate_results(self) -> bool:
         """No sampler looks at them; but those who look at the storage do."""
         return self._storage is not None and (self._metric is None or isinstance(self._metric, str))
+
+    @staticmethod
+    def convert_search_space(spec: Mapping[str, Any], *_: Any) -> dict[str, Any]:
+        """A space of domains as Optuna's distributions, by name; the searcher's ``space`` takes them.
+
+        Raises:
+            InvalidInputError: Optuna has no distribution of one of them.
+        """
+        return distributions_of(Parameters(spec, "OptunaSearch").all())
 
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any

@@ -13,10 +13,11 @@ from importlib import import_module
 from statistics import NormalDist
 from typing import Any
 
+from holdfast.errors import InvalidInputError
 from holdfast.search.parameters import TAIL, Parameters, index_of, value_at
 from holdfast.space.domains import Categorical, Domain, Float, Integer, LogUniform, Normal, Quantized, Uniform
+from holdfast.space.nested import SCALARS
 from holdfast.space.rng import Rng
-from holdfast.space.tree import SCALARS
 
 MAX_DIGITS = 12
 """A step with more decimals than this has no exact multiples that Optuna could count."""
@@ -64,7 +65,8 @@ def with_domains(space: Mapping[str, Any]) -> dict[str, Any]:
         if isinstance(node, dict):
             return {key: converted(value) for key, value in node.items()}
         if isinstance(node, list | tuple):
-            return [converted(value) for value in node]
+            values = [converted(value) for value in node]
+            return tuple(values) if type(node) is tuple else values
         if isinstance(node, kinds.CategoricalDistribution):
             return Categorical(node.choices)
         return Native(node) if isinstance(node, kinds.BaseDistribution) else node
@@ -93,6 +95,21 @@ def distribution_of(domain: Domain) -> Any:
         q = int(step)
         return kinds.IntDistribution(-(-domain.lower // q) * q, domain.upper // q * q, step=q)
     return kinds.IntDistribution(domain.lower, domain.upper - 1, log=logarithmic)
+
+
+def distributions_of(domains: Mapping[str, Domain]) -> dict[str, Any]:
+    """The distributions that draw the very values of these domains.
+
+    Raises:
+        InvalidInputError: There is none for one of them.
+    """
+    for name, domain in domains.items():
+        searched_otherwise = isinstance(domain, Categorical) and not _are_plain(domain.categories)
+        if searched_otherwise or (not isinstance(domain, Categorical | Native) and _is_searched_by_quantile(domain)):
+            raise InvalidInputError(
+                f"Optuna has no distribution for {name!r} ({domain!r}). Give the space to param_space as it is."
+            )
+    return {name: distribution_of(domain) for name, domain in domains.items()}
 
 
 def ask(trial: Any, name: str, domain: Domain) -> Any:

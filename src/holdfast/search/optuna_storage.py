@@ -16,8 +16,8 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError, StorageError
+from holdfast.messages.warn import warn_user
 from holdfast.search.optuna_space import load_optuna
-from holdfast.warn import warn_user
 
 TRIAL = "holdfast_trial_id"
 """User attribute of our trials in the storage."""

@@ -16,8 +16,9 @@ from typing import Any
 
 from holdfast.search.spaces import Filler, domains_of
 from holdfast.space.domains import Categorical, Domain
-from holdfast.space.objects import extract_objects
-from holdfast.space.tree import Path, Slot, carve, copy_tree, joined
+from holdfast.space.exact import VALUE, is_exact, is_mapping, pack, shown
+from holdfast.space.nested import Path, Slot, carve, copy_tree, joined
+from holdfast.space.objects import extract_objects, pack_space
 
 Pick = Callable[[str, Domain], Any]
 """Name and domain of a parameter -> its value; of a choice, the number of the option."""
@@ -83,6 +84,8 @@ class Parameters:
     """
 
     def __init__(self, space: Mapping[str, Any], who: str) -> None:
+        # Tagged, as configs are: so options are compared with what was recorded, and suggestions keep their types.
+        space = pack_space(space)
         self.domains = domains_of(space, who)
         self._filler = Filler(space, who)
         slots: list[Slot] = []
@@ -145,8 +148,10 @@ class Parameters:
                 missing.
         """
         reading = Reading()
+        config = pack(dict(config), lambda value, _: value)
+        flat = config[VALUE] if is_mapping(config) else config
         for name, domain in self.domains.items():
-            value = config[name] if name in config else _at(config, self._paths[name])
+            value = flat[name] if name in flat else _at(config, self._paths[name])
             if value is _ABSENT or isinstance(value, Domain):
                 reading.missing.append(name)
             elif isinstance(domain, Categorical):
@@ -179,6 +184,9 @@ def index_of(domain: Categorical, value: Any) -> int | None:
     for index, option in enumerate(domain.categories):
         if Categorical([option]).is_valid(value):
             return index
+    for index, option in enumerate(domain.categories):
+        if is_exact(option) and shown(option) == shown(value):
+            return index  # it comes from a file that knows no tuples
     return None
 
 

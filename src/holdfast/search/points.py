@@ -10,9 +10,10 @@ from typing import Any, NamedTuple
 
 from holdfast.errors import InvalidInputError
 from holdfast.search.parameters import Parameters, has_objects
-from holdfast.space.objects import is_marker
+from holdfast.space.exact import VALUE, Inside, is_exact, is_mapping, pack
+from holdfast.space.nested import Path, joined
+from holdfast.space.objects import is_marker, pack_space
 from holdfast.space.presets import apply_point
-from holdfast.space.tree import Path, joined
 
 
 class Point(NamedTuple):
@@ -45,23 +46,31 @@ def read_point(space: Mapping[str, Any], parameters: Parameters, point: Mapping[
             f"points_to_evaluate of {who} may hold plain values only, got {dict(point)!r}. Leave the object out: {who} "
             "then chooses among those of the space."
         )
+    space = pack_space(space)
+    inside, given = _inside(space), _inside(pack(dict(point), lambda value, _: value))
     nested: dict[str, Any] = {}
-    for key, value in point.items():
+    for key, value in given.items():
         path = parameters.path_of(key)
-        if key in space or path is None or not all(isinstance(part, str) for part in path):
+        if key in inside or path is None or not all(isinstance(part, str) for part in path):
             nested[key] = value
         else:
             _put(nested, path, value)
-    apply_point(space, nested)  # says what is wrong with it
-    reading = parameters.read(nested)
+    merged = apply_point(inside, nested)  # says what is wrong with it
+    reading = parameters.read({**space, VALUE: merged} if is_mapping(space) else merged)
     config: dict[str, Any] = {}
     _collect(nested, (), parameters, config)
     return Point(reading.values, config, bool(reading.outside))
 
 
+def _inside(node: dict[str, Any]) -> dict[str, Any]:
+    """A dict by the texts of its keys, if it is tagged."""
+    return node[VALUE] if is_mapping(node) else node
+
+
 def _put(tree: dict[str, Any], path: Path, value: Any) -> None:
     for part in path[:-1]:
-        tree = tree.setdefault(str(part), {})
+        if type(part) is not Inside:
+            tree = tree.setdefault(str(part), {})
     tree[str(path[-1])] = value
 
 
@@ -69,6 +78,10 @@ def _collect(node: Any, path: Path, parameters: Parameters, found: dict[str, Any
     """What stands at the places of parameters, and all other leaves."""
     name = joined(path)
     if parameters.path_of(name) is None and not is_marker(node):
+        if is_exact(node) and not parameters.has_below(name):
+            found[name] = node
+            return
+        node = node[VALUE] if is_exact(node) else node
         if isinstance(node, dict) and (node or not path):
             for key, value in node.items():
                 _collect(value, (*path, key), parameters, found)

@@ -10,9 +10,9 @@ from typing import Any
 
 from holdfast.core.retention import lookup
 from holdfast.errors import InvalidInputError
+from holdfast.messages.warn import warn_user
 from holdfast.search.searcher import Searcher, Suggestion
 from holdfast.search.wrapping import WrappedSearcher
-from holdfast.warn import warn_user
 
 TRIAL_INDEX = "__trial_index__"
 """Where in its config a trial finds which repetition it is."""
@@ -66,6 +66,7 @@ class Repeater(WrappedSearcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:
+        self._groups, self._current = {}, None  # of the experiment that its memory is of
         num_samples = spec.get("num_samples") or 0
         if num_samples > 0 and num_samples % self.repeat:
             warn_user(

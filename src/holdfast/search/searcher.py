@@ -12,15 +12,16 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from holdfast.config.arguments import KnownArguments
 from holdfast.errors import InvalidInputError, InvalidTypeError
+from holdfast.messages.warn import warn_user
 from holdfast.space.rng import seed_from
 from holdfast.storage.local import write_atomic
-from holdfast.warn import warn_user
 
 Suggestion = dict[str, Any] | None | Literal["FINISHED"]
 
 
-class Searcher:
+class Searcher(KnownArguments):
     """Suggests configurations and learns from how they did.
 
     All methods are called by one thread, one after the other, in an order that the journal fixes: ``suggest`` may take
@@ -90,7 +91,7 @@ class Searcher:
         """A scheduler paused the trial."""
 
     def on_unpause(self, trial_id: str) -> None:
-        """The trial goes on."""
+        """The trial continues."""
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
         """Told how many trials will be suggested before the first has ended; True if it sees to that itself."""

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.space.domains import Domain, Function
-from holdfast.space.tree import PENDING, Grid, Path, carve, copy_tree, joined, put_at
+from holdfast.space.domains import Domain, Float, Function, Integer
+from holdfast.space.exact import TAG, VALUE, is_exact, is_mapping
+from holdfast.space.nested import PENDING, Grid, Path, carve, copy_tree, joined, put_at
 
 
 def domains_of(space: Mapping[str, Any], who: str) -> dict[str, Domain]:
@@ -66,23 +67,34 @@ class Filler:
             InvalidInputError: Something that has to be chosen was not.
         """
         config: dict[str, Any] = copy_tree(self._template)
+        values = values[VALUE] if is_mapping(values) else values
         for key, value in values.items():
             path = self._paths.get(key)
             if path is not None:
                 put_at(config, path, value)
             else:
                 _merge(config, key, value)
-        for path_text, path in self._paths.items():
-            if _at(config, path) is PENDING:
+        for path, source in self._slots:
+            value = _at(config, path)
+            if value is PENDING:
                 raise InvalidInputError(
-                    f"{self._who} did not suggest a value for {path_text!r} of the search space; it suggested "
+                    f"{self._who} did not suggest a value for {joined(path)!r} of the search space; it suggested "
                     f"{dict(values)!r}."
                 )
+            if type(value) is dict and isinstance(source, Float | Integer):
+                put_at(config, path, _as_number(value))
         return config
+
+
+def _as_number(node: dict[str, Any]) -> Any:
+    """What a domain of numbers yields is a number of Python's, whatever the searcher computes with."""
+    return node[VALUE] if is_exact(node) and str(node[TAG]).startswith("numpy.") else node
 
 
 def _merge(into: dict[str, Any], key: str, value: Any) -> None:
     """A value under its key; nested dicts are merged; a key ``a/b`` reaches into ``a`` if that is a dict."""
+    into = into[VALUE] if is_mapping(into) else into
+    value = value[VALUE] if is_mapping(value) and is_mapping(into.get(key)) else value
     head, slash, rest = key.partition("/")
     if slash and key not in into and isinstance(into.get(head), dict):
         _merge(into[head], rest, value)

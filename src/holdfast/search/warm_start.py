@@ -11,14 +11,15 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, Union
 
-from holdfast.callbacks.rows import ResultBuilder, RowFolder
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention, lookup
 from holdfast.core.state import State, Status, Trial
-from holdfast.core.transitions import apply
+from holdfast.core.transitions import apply, check_known
 from holdfast.errors import ExperimentNotFoundError, InvalidInputError
-from holdfast.journal.reader import read_journal
+from holdfast.journal.records import read_events
+from holdfast.space.exact import unpack
 from holdfast.storage.address import is_remote, parse
+from holdfast.views.results import ResultBuilder, RowFolder
 
 SPEC = ".holdfast/spec.json"
 
@@ -96,7 +97,7 @@ def _points_at(place: str | os.PathLike[str], metric: Metric) -> Iterator[Evalua
             raise ExperimentNotFoundError(_nothing_at(root))
         yield from _points_in(root, metric)
         return
-    from holdfast.journal.hydrate import hydrate
+    from holdfast.shipping.restore_mirror import restore_mirror
     from holdfast.storage.agent_client import connect
 
     store = connect(place)
@@ -105,7 +106,7 @@ def _points_at(place: str | os.PathLike[str], metric: Metric) -> Iterator[Evalua
             raise ExperimentNotFoundError(_nothing_at(store.url))
         # Not the mirror that a driver on this machine may have: a passing reader must not change it.
         with tempfile.TemporaryDirectory(prefix="holdfast-warm-start-") as directory:
-            yield from _points_in(hydrate(store, os.path.join(directory, "mirror"), read_only=True).root, metric)
+            yield from _points_in(restore_mirror(store, os.path.join(directory, "mirror"), read_only=True).root, metric)
     finally:
         store.close()
 
@@ -134,12 +135,14 @@ class _OnlyValue(ResultBuilder):
 def _points_in(root: str, metric: Metric) -> Iterator[EvaluatedPoint]:
     # How checkpoints are ranked makes no difference to results, so the experiment's own rule is not needed.
     state, retention, folder = State(), Retention(), RowFolder(_OnlyValue(metric))
-    for _, payload in read_journal(root):
-        event = ev.decode(payload)
-        folder.feed(state, event)
-        apply(state, event, retention)
+    events = read_events(root)
+    with events.folding():
+        for event in events:
+            check_known(state, event)
+            folder.feed(state, event)
+            apply(state, event, retention)
     for trial in state.trials:
         values = [row["value"] for row in folder.rows.get(trial.n, ()) if row["value"] is not None]
         if values:
             steps = values if isinstance(metric, str) else []
-            yield EvaluatedPoint(trial.config, values[-1], trial.status == Status.ERROR, False, steps)
+            yield EvaluatedPoint(unpack(trial.config), values[-1], trial.status == Status.ERROR, False, steps)

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import CannotWrapError
-from holdfast.search import desk
-from holdfast.search.searcher import Searcher
+from holdfast.search import replayable
+from holdfast.search.searcher import Searcher, can_snapshot
 from holdfast.storage.local import write_atomic
 
 
@@ -76,10 +76,21 @@ class WrappedSearcher(Searcher):
 
     def get_state(self) -> dict[str, Any]:
         """The memories of both."""
-        return {"searcher": desk.dump_memory(self.searcher), **{name: getattr(self, name) for name in self._kept}}
+        return {"searcher": self._inner_memory(), **{name: getattr(self, name) for name in self._kept}}
+
+    def _inner_memory(self) -> bytes:
+        """The memory of the searcher inside; of one that cannot save, all of its attributes."""
+        if can_snapshot(self.searcher):
+            return replayable.dump_memory(self.searcher)
+        import cloudpickle
+
+        return bytes(cloudpickle.dumps(vars(self.searcher)))
 
     def set_state(self, state: dict[str, Any]) -> None:
-        desk.load_memory(self.searcher, state["searcher"])
+        if can_snapshot(self.searcher):
+            replayable.load_memory(self.searcher, state["searcher"])
+        else:
+            vars(self.searcher).update(pickle.loads(state["searcher"]))
         for name in self._kept:
             setattr(self, name, state[name])
 

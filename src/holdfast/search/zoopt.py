@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.search.adapter import Asked, LibrarySearcher, Raw, load_library
+from holdfast.search.adapter import ChosenPoint, LibrarySearcher, Raw, load_library
 from holdfast.search.axes import Axis
 from holdfast.search.searcher import Suggestion
 from holdfast.search.spaces import has_domains
@@ -121,7 +121,7 @@ class ZOOptSearch(LibrarySearcher):
 
     # --- asking and telling
 
-    def _ask(self) -> Asked | Suggestion:
+    def _ask(self) -> ChosenPoint | Suggestion:
         beginning = self._racos.get_parameters().get_train_size()
         is_random = len(self._solutions) < beginning
         if not is_random and (self._told < beginning or len(self._solutions) - self._told >= self._parallel):
@@ -132,7 +132,9 @@ class ZOOptSearch(LibrarySearcher):
             return self.FINISHED if len(self._solutions) == self._told else None
         self._solutions.append(solution)
         found = zip(self._searched, solution.get_x(), strict=True)
-        return Asked(solution, {axis.name: int(x) if _is_counted(axis) else axis.from_share(x) for axis, x in found})
+        return ChosenPoint(
+            solution, {axis.name: int(x) if _is_counted(axis) else axis.from_share(x) for axis, x in found}
+        )
 
     def _draw(self, is_random: bool) -> tuple[Any, bool | None]:
         """A solution, and whether it is a new one."""

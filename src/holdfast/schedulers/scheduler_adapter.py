@@ -1,24 +1,26 @@
-"""Between the core and a scheduler: tells it what happened, in the order of the journal, and keeps its wishes.
+"""Between the core and a scheduler: tells it what happened, in the order of the journal, and keeps its requests.
 
-Live and after a crash the same calls are made from the same events, so that the scheduler and its wishes are the same.
+Live and after a crash the same calls are made from the same events, so the scheduler and its requests are the same.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import chain
 from typing import Any, Union
 
 import msgspec
 
-from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.core import events as ev
-from holdfast.core.policies import Reconfigure, Resize, Stop, Verdict, Wish
+from holdfast.core.policies import Reconfigure, Resize, SchedulerRequest, Stop, Verdict
+from holdfast.core.retention import lookup
 from holdfast.core.state import State, Status, Trial
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import CORRECT_IT, TrialScheduler
 from holdfast.schedulers.view import ExperimentView
+from holdfast.views.results import ResultBuilder
+from holdfast.views.trials import ExperimentInfo
 
 VERDICTS = {
     TrialScheduler.CONTINUE: Verdict.CONTINUE,
@@ -34,20 +36,32 @@ class DeskRecord(msgspec.Struct, array_like=True):
     """What a snapshot holds of a scheduler."""
 
     scheduler: Any
-    wishes: list[Union[Stop, Reconfigure, Resize]]  # in the order in which they were made
+    requests: list[Union[Stop, Reconfigure, Resize]]  # in the order in which they were made
     pauses: list[int]
 
 
 _record = msgspec.msgpack.Decoder(DeskRecord)
 
 
-class SchedulerDesk:
+class SchedulerAdapter:
     """Adapts a ``TrialScheduler`` to the questions that the core asks."""
 
     name = "scheduler"
 
-    def __init__(self, scheduler: TrialScheduler, info: ExperimentInfo, results: ResultBuilder) -> None:
+    def __init__(
+        self, scheduler: TrialScheduler, info: ExperimentInfo, results: ResultBuilder, relearned: int = 0
+    ) -> None:
+        """Make a adapter for a scheduler that knows nothing yet.
+
+        Args:
+            scheduler: It belongs to this adapter from now on.
+            info: The experiment.
+            results: Makes full results.
+            relearned: How often, by now, another metric came to count. Until the last time is told, the scheduler
+                hears of reports that others have judged, by another metric.
+        """
         self.scheduler = scheduler
+        self._before = relearned  # changes of the metric that are still to come
         self._info = info
         self._results = results
         self._view = ExperimentView(State(), info, results)
@@ -55,7 +69,7 @@ class SchedulerDesk:
     def _see(self, state: State) -> ExperimentView:
         if self._view._state is not state:
             view = ExperimentView(state, self._info, self._results)
-            view.wishes, view.saves, view.pauses = self._view.wishes, self._view.saves, self._view.pauses
+            view.requests, view.saves, view.pauses = self._view.requests, self._view.saves, self._view.pauses
             self._view = view
         return self._view
 
@@ -71,11 +85,11 @@ class SchedulerDesk:
                 f"{type(self.scheduler).__name__}.on_trial_result returned {answer!r} for trial {trial.id}; it must "
                 f"return TrialScheduler.CONTINUE, PAUSE or STOP. {CORRECT_IT}"
             )
-        wish = view.wishes.get((trial.n, Stop.__name__))
-        if isinstance(wish, Stop):
+        wanted = view.requests.get((trial.n, Stop.__name__))
+        if isinstance(wanted, Stop):
             verdict = Verdict.STOP
-            if wish.why not in NOT_THE_SCHEDULERS:
-                return verdict, wish.why
+            if wanted.why not in NOT_THE_SCHEDULERS:
+                return verdict, wanted.why
         if not verdict and trial.n in view.pauses:
             verdict = Verdict.PAUSE
         if not verdict:
@@ -83,8 +97,8 @@ class SchedulerDesk:
         name = type(self.scheduler).__name__
         return verdict, f"{name}: {view.reason}" if view.reason else name
 
-    def wishes(self, state: State) -> Iterable[Wish]:
-        return self._view.wishes.values()
+    def requests(self, state: State) -> Iterable[SchedulerRequest]:
+        return self._view.requests.values()
 
     def wants_save(self, n: int) -> bool:
         saves = self._view.saves
@@ -104,7 +118,7 @@ class SchedulerDesk:
             view._fits = None
         if chosen is None or chosen.status not in (Status.PENDING, Status.PAUSED) or not fits(chosen.n):
             return None
-        return None if chosen.n in state.session.parked else chosen.n
+        return None if chosen.n in state.driver.parked else chosen.n
 
     # --- facts
 
@@ -113,9 +127,13 @@ class SchedulerDesk:
         if type(event) is not ev.Reported or state.stopping or event.why in NOT_THE_SCHEDULERS:
             return
         trial = state.trials[event.n]
-        if trial.rows >= trial.judged:
-            result = self._results
-            self.judge(state, trial, lambda: result(state, trial, event.metrics, event.dt, event.at, event.worker))
+        if trial.rows < trial.judged:
+            return
+        result = partial(self._results, state, trial, event.metrics, event.dt, event.at, event.worker)
+        metric = self.scheduler.metric
+        if self._before and metric is not None and lookup(result(), metric) is None:
+            return  # nobody had asked for this metric then
+        self.judge(state, trial, result)
 
     def after(self, state: State, event: ev.AnyEvent) -> None:
         """While the past is told again. Whoever was to save then has got an answer, or is gone."""
@@ -141,10 +159,10 @@ class SchedulerDesk:
         self.scheduler.on_trial_save(view, view.trials[event.n])
 
     def _reconfigured(self, view: ExperimentView, event: ev.TrialReconfigured) -> None:
-        view.wishes.pop((event.n, Reconfigure.__name__), None)
+        view.requests.pop((event.n, Reconfigure.__name__), None)
 
     def _resized(self, view: ExperimentView, event: ev.TrialResized) -> None:
-        view.wishes.pop((event.n, Resize.__name__), None)
+        view.requests.pop((event.n, Resize.__name__), None)
 
     def _terminated(self, view: ExperimentView, event: ev.TrialTerminated) -> None:
         trial = view.trials[event.n]
@@ -162,35 +180,46 @@ class SchedulerDesk:
 
     def _requeued(self, view: ExperimentView, event: ev.TrialRequeued) -> None:
         if event.mode == "restart":
-            self._forget(view, event.n)  # what it wished for was another life
+            self._forget(view, event.n)  # what it asked_for for was another life
         if view._state.came_from in Status.FINAL:
             self.scheduler.on_trial_add(view, view.trials[event.n])
 
     def _stood_still(self, view: ExperimentView, _: ev.StoodStill) -> None:
         self.scheduler.on_standstill(view)
 
+    def _changed(self, view: ExperimentView, event: ev.SettingsChanged) -> None:
+        if not event.relearned:
+            return
+        self._before -= 1
+        # What it would have done with the other metric is not done now: a copy of what was best then, a pause there.
+        copies = [key for key, wanted in view.requests.items() if isinstance(wanted, Reconfigure) and wanted.donor]
+        for key in copies:
+            del view.requests[key]
+        view.pauses.clear()
+
     @staticmethod
     def _forget(view: ExperimentView, n: int) -> None:
         for kind in (Stop, Reconfigure, Resize):
-            view.wishes.pop((n, kind.__name__), None)
+            view.requests.pop((n, kind.__name__), None)
         view.pauses.discard(n)
         view.saves.discard(n)
 
     # --- memory
 
     def get_state(self) -> bytes | None:
-        """The scheduler's memory and its wishes, or None if it has to be told everything again."""
+        """The scheduler's memory and its requests, or None if it has to be told everything again."""
         memory = self.scheduler.get_state()
         if memory is None:
             return None
-        record = DeskRecord(memory, list(self._view.wishes.values()), sorted(self._view.pauses))
+        record = DeskRecord(memory, list(self._view.requests.values()), sorted(self._view.pauses))
         return msgspec.msgpack.encode(record)
 
     def set_state(self, state: bytes) -> bool:
         """Remember what ``get_state`` returned."""
         record = _record.decode(state)
+        self._before = 0
         self.scheduler.set_state(record.scheduler)
-        self._view.wishes = {(wish.n, type(wish).__name__): wish for wish in record.wishes}
+        self._view.requests = {(wanted.n, type(wanted).__name__): wanted for wanted in record.requests}
         self._view.pauses = set(record.pauses)
         return True
 
@@ -200,7 +229,7 @@ def _anything_fits(state: State, fits: Callable[[int], bool]) -> bool:
     waiting = bool(state.pending or state.paused)
     if not waiting or not state.uniform:
         return waiting
-    held = state.session.held_until  # these wait for another reason than resources, which are the same for all
+    held = state.driver.held_until  # these wait for another reason than resources, which are the same for all
     some = next((n for n in chain(state.pending, state.paused) if n not in held), None)
     return some is None or fits(some)
 
@@ -209,21 +238,22 @@ def _flat(result: dict[str, Any]) -> dict[str, Any]:
     """Nested metrics joined into one level; the config stays as it is."""
     if not any(type(value) is dict for key, value in result.items() if key != "config"):
         return result
-    from holdfast.callbacks.rows import flatten_result
+    from holdfast.views.results import flatten_result
 
     config = result.pop("config", {})
     return {**flatten_result(result), "config": config}
 
 
-_HEARD: dict[type, Callable[[SchedulerDesk, ExperimentView, Any], None]] = {
-    ev.TrialCreated: SchedulerDesk._created,
-    ev.TrialStarted: SchedulerDesk._started,
-    ev.TrialPaused: SchedulerDesk._paused,
-    ev.CheckpointCommitted: SchedulerDesk._committed,
-    ev.TrialReconfigured: SchedulerDesk._reconfigured,
-    ev.TrialResized: SchedulerDesk._resized,
-    ev.TrialTerminated: SchedulerDesk._terminated,
-    ev.TrialErrored: SchedulerDesk._errored,
-    ev.TrialRequeued: SchedulerDesk._requeued,
-    ev.StoodStill: SchedulerDesk._stood_still,
+_HEARD: dict[type, Callable[[SchedulerAdapter, ExperimentView, Any], None]] = {
+    ev.TrialCreated: SchedulerAdapter._created,
+    ev.TrialStarted: SchedulerAdapter._started,
+    ev.TrialPaused: SchedulerAdapter._paused,
+    ev.CheckpointCommitted: SchedulerAdapter._committed,
+    ev.TrialReconfigured: SchedulerAdapter._reconfigured,
+    ev.TrialResized: SchedulerAdapter._resized,
+    ev.TrialTerminated: SchedulerAdapter._terminated,
+    ev.TrialErrored: SchedulerAdapter._errored,
+    ev.TrialRequeued: SchedulerAdapter._requeued,
+    ev.StoodStill: SchedulerAdapter._stood_still,
+    ev.SettingsChanged: SchedulerAdapter._changed,
 }

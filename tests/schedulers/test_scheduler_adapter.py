@@ -1,11 +1,9 @@
-"""Between the core and a scheduler: the same calls live and after a crash, verdicts, wishes, and what is remembered."""
+"""Between the core and a scheduler: the same calls live and after a crash, verdicts, requests, memory."""
 
 from pathlib import Path
 
 import pytest
 
-from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.core import events as ev
 from holdfast.core.policies import Reconfigure, Resize, Stop
 from holdfast.core.retention import Retention
@@ -13,7 +11,9 @@ from holdfast.core.state import State
 from holdfast.core.transitions import apply
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import TrialScheduler
-from holdfast.schedulers.desk import SchedulerDesk
+from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
+from holdfast.views.results import ResultBuilder
+from holdfast.views.trials import ExperimentInfo
 
 INFO = ExperimentInfo(root=Path("/"), name="exp", trainable_name="train")
 BOOM = ev.ErrorFacts("ValueError", "boom")
@@ -70,12 +70,12 @@ class Scripted(TrialScheduler):
 
 
 class Told:
-    """A desk, and a state that it is told about."""
+    """A adapter, and a state that it is told about."""
 
     def __init__(self, scheduler, trials=2):
         self.scheduler = scheduler
         self.results = ResultBuilder()
-        self.desk = SchedulerDesk(scheduler, INFO, self.results)
+        self.adapter = SchedulerAdapter(scheduler, INFO, self.results)
         self.state = State()
         self.history = []
         self.at = 0.0
@@ -87,31 +87,31 @@ class Told:
         event = kind(self.at, *facts)
         apply(self.state, event, Retention())
         self.history.append(event)
-        self.desk.tell(self.state, event)
+        self.adapter.tell(self.state, event)
 
     def start(self, n):
         self.add(ev.TrialStarted, n, self.state.trials[n].attempt + 1, 0, None)
 
     def judge(self, n, **metrics):
         state, trial, at = self.state, self.state.trials[n], self.at + 1.0
-        return self.desk.judge(state, trial, lambda: self.results(state, trial, metrics, 0.5, at, 1))
+        return self.adapter.judge(state, trial, lambda: self.results(state, trial, metrics, 0.5, at, 1))
 
     def report(self, n, **metrics):
         verdict, why = self.judge(n, **metrics)
         self.add(ev.Reported, n, self.state.trials[n].attempt, 1, 0.5, metrics, verdict, why)
         return verdict, why
 
-    def wishes(self):
-        return list(self.desk.wishes(self.state))
+    def requests(self):
+        return list(self.adapter.requests(self.state))
 
     def retold(self, scheduler):
         """The same history, told to another scheduler as when an experiment is opened."""
-        desk, state = SchedulerDesk(scheduler, INFO, ResultBuilder()), State()
+        adapter, state = SchedulerAdapter(scheduler, INFO, ResultBuilder()), State()
         for event in self.history:
-            desk.before(state, event)
+            adapter.before(state, event)
             apply(state, event, Retention())
-            desk.after(state, event)
-        return desk, state
+            adapter.after(state, event)
+        return adapter, state
 
 
 @pytest.mark.parametrize(("answer", "verdict"), [("CONTINUE", ""), ("NOOP", ""), ("PAUSE", "pause"), ("STOP", "stop")])
@@ -176,9 +176,9 @@ def test_a_wish_to_stop_the_trial_at_hand_is_a_verdict():
     told = Told(Scripted(acts=lambda view, trial: view.stop_trial(trial, "below the median")))
     told.start(0)
     assert told.report(0, loss=1) == ("stop", "below the median")
-    assert told.wishes() == [Stop(0, "below the median")]
+    assert told.requests() == [Stop(0, "below the median")]
     told.add(ev.TrialTerminated, 0, 1, "below the median")
-    assert told.wishes() == []
+    assert told.requests() == []
 
 
 def test_a_reason_that_others_use_is_not_taken_for_theirs_later():
@@ -204,44 +204,44 @@ def test_a_pause_of_another_trial_is_its_verdict_at_its_next_report():
 
 
 def test_wishes_stand_until_an_event_fulfils_them():
-    def wish(view, trial):
+    def wanted(view, trial):
         view.reconfigure_trial(view.trials[1], {"x": 9}, tag="x=9")
         view.resize_trial(view.trials[1], {"CPU": 2.0})
 
-    told = Told(Scripted(acts=wish))
+    told = Told(Scripted(acts=wanted))
     told.start(0)
     told.report(0, loss=1)
     config, size = Reconfigure(1, {"x": 9}, "x=9"), Resize(1, {"CPU": 2.0})
-    assert told.wishes() == [config, size]
+    assert told.requests() == [config, size]
     told.add(ev.TrialReconfigured, 1, {"x": 9}, "x=9")
-    assert told.wishes() == [size]
+    assert told.requests() == [size]
     told.add(ev.TrialResized, 1, {"CPU": 2.0})
-    assert told.wishes() == []
+    assert told.requests() == []
 
 
 def test_a_later_wish_of_the_same_kind_replaces_the_earlier_one():
-    def wish(view, trial):
+    def wanted(view, trial):
         view.resize_trial(view.trials[1], {"CPU": 1.0 + trial.record.iteration})
 
-    told = Told(Scripted(acts=wish))
+    told = Told(Scripted(acts=wanted))
     told.start(0)
     told.report(0, loss=1)
-    assert told.wishes() == [Resize(1, None)]  # one CPU is what everybody gets
+    assert told.requests() == [Resize(1, None)]  # one CPU is what everybody gets
     told.report(0, loss=1)
-    assert told.wishes() == [Resize(1, {"CPU": 2.0})]
+    assert told.requests() == [Resize(1, {"CPU": 2.0})]
 
 
 def test_nothing_can_be_wished_for_a_trial_that_has_ended():
-    def wish(view, trial):
+    def wanted(view, trial):
         view.stop_trial(view.trials[1])
         view.reconfigure_trial(view.trials[1], {"x": 9})
 
-    told = Told(Scripted(acts=wish))
+    told = Told(Scripted(acts=wanted))
     told.start(1)
     told.add(ev.TrialTerminated, 1, 1, "returned")
     told.start(0)
     told.report(0, loss=1)
-    assert told.wishes() == []
+    assert told.requests() == []
 
 
 def test_wishes_for_a_life_that_the_user_ended_are_forgotten():
@@ -249,33 +249,33 @@ def test_wishes_for_a_life_that_the_user_ended_are_forgotten():
     told.start(0)
     told.report(0, loss=1)
     told.add(ev.TrialRequeued, 1, "restart")
-    assert told.wishes() == []
+    assert told.requests() == []
 
 
 def test_a_copy_of_a_trial_without_a_checkpoint_is_refused():
     answers = []
-    wish = lambda view, trial: answers.append(view.reconfigure_trial(trial, {}, copy_of=view.trials[1]))  # noqa: E731
-    told = Told(Scripted(acts=wish))
+    wanted = lambda view, trial: answers.append(view.reconfigure_trial(trial, {}, copy_of=view.trials[1]))  # noqa: E731
+    told = Told(Scripted(acts=wanted))
     told.start(0)
     told.report(0, loss=1)
     assert answers == [False]
-    assert told.wishes() == []
+    assert told.requests() == []
 
 
 def test_a_wish_to_save_is_good_for_one_answer():
     told = Told(Scripted(acts=lambda view, trial: view.save_trial(trial)))
     told.start(0)
     told.report(0, loss=1)
-    assert told.desk.wants_save(0)
-    assert not told.desk.wants_save(0)
+    assert told.adapter.wants_save(0)
+    assert not told.adapter.wants_save(0)
 
 
 def test_a_save_of_the_past_is_not_asked_for_again():
     told = Told(Scripted(acts=lambda view, trial: view.save_trial(trial)))
     told.start(0)
     told.report(0, loss=1)
-    desk, _ = told.retold(Scripted(acts=lambda view, trial: view.save_trial(trial)))
-    assert not desk.wants_save(0)
+    adapter, _ = told.retold(Scripted(acts=lambda view, trial: view.save_trial(trial)))
+    assert not adapter.wants_save(0)
 
 
 def test_retelling_makes_the_same_calls_with_the_same_results():
@@ -307,22 +307,22 @@ def test_what_others_decided_and_what_was_repeated_is_not_judged_again():
 
 
 def test_a_memory_holds_wishes_in_their_order_and_pauses():
-    def wish(view, trial):
+    def wanted(view, trial):
         view.resize_trial(view.trials[1], {"CPU": 3.0})
         view.stop_trial(view.trials[2], "why not")
         view.reconfigure_trial(view.trials[1], {"x": [1, {"y": None}]}, params=("x", "y"))
         view.pause_trial(trial)
 
-    told = Told(Scripted(acts=wish), trials=3)
+    told = Told(Scripted(acts=wanted), trials=3)
     told.scheduler.memory = {"rungs": [1, 2.5, None], "nan": float("nan")}
     told.start(0)
     told.report(0, loss=1)
-    stored = told.desk.get_state()
+    stored = told.adapter.get_state()
     fresh = Scripted()
-    other = SchedulerDesk(fresh, INFO, ResultBuilder())
+    other = SchedulerAdapter(fresh, INFO, ResultBuilder())
     other.set_state(stored)
-    assert list(other.wishes(told.state)) == told.wishes()
-    assert [type(wish).__name__ for wish in told.wishes()] == ["Resize", "Stop", "Reconfigure"]
+    assert list(other.requests(told.state)) == told.requests()
+    assert [type(wanted).__name__ for wanted in told.requests()] == ["Resize", "Stop", "Reconfigure"]
     assert fresh.memory["rungs"] == [1, 2.5, None]
     assert other.judge(told.state, told.state.trials[0], dict) == ("pause", "Scripted")
 
@@ -332,7 +332,7 @@ def test_a_scheduler_that_cannot_be_stored_has_no_memory():
         def get_state(self):
             return None
 
-    assert Told(Forgetful()).desk.get_state() is None
+    assert Told(Forgetful()).adapter.get_state() is None
 
 
 def test_what_hooks_see_of_others_does_not_depend_on_this_driver():
@@ -348,11 +348,11 @@ def test_what_hooks_see_of_others_does_not_depend_on_this_driver():
     told = Told(Scripted(acts=look), trials=6)
     for n in (2, 0):
         told.start(n)
-    told.desk.choose(told.state, lambda n: True)
+    told.adapter.choose(told.state, lambda n: True)
     told.judge(0, loss=1)
     state = told.state
     state.pending.remove(4)
-    state.session.parked.add(4)
+    state.driver.parked.add(4)
     state.pending.rotate(1)
     state.running = dict.fromkeys(sorted(state.running))  # as from a snapshot
     told.judge(0, loss=1)
@@ -370,8 +370,8 @@ def test_whoever_chooses_sees_the_queue_and_who_fits():
     told.state.uniform = False  # trial 3 asks for more than is free
     told.state.pending.rotate(1)
     told.state.pending.remove(0)
-    told.state.session.parked.add(0)
-    assert told.desk.choose(told.state, lambda n: n != 3) == 1
+    told.state.driver.parked.add(0)
+    assert told.adapter.choose(told.state, lambda n: n != 3) == 1
     assert told.scheduler.queue == [3, 1, 2]
 
 
@@ -383,13 +383,13 @@ def test_a_choice_that_cannot_be_started_is_none():
     told = Told(Stubborn(), trials=3)
     told.start(0)
     told.state.pending.remove(1)
-    told.state.session.parked.add(1)
+    told.state.driver.parked.add(1)
     for n in (0, 1):
         told.scheduler.n = n
-        assert told.desk.choose(told.state, lambda n: True) is None
+        assert told.adapter.choose(told.state, lambda n: True) is None
     told.scheduler.n = 2
-    assert told.desk.choose(told.state, lambda n: False) is None
-    assert told.desk.choose(told.state, lambda n: True) == 2
+    assert told.adapter.choose(told.state, lambda n: False) is None
+    assert told.adapter.choose(told.state, lambda n: True) == 2
 
 
 def test_while_all_slots_are_taken_nobody_is_asked_whom_to_start():
@@ -398,4 +398,4 @@ def test_while_all_slots_are_taken_nobody_is_asked_whom_to_start():
             raise AssertionError("asked in vain")
 
     told = Told(Chooser(), trials=4)
-    assert told.desk.choose(told.state, lambda n: False) is None
+    assert told.adapter.choose(told.state, lambda n: False) is None

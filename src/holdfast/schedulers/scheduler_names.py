@@ -16,7 +16,7 @@ SCHEDULERS = {
     "asha": ("async_hyperband", "ASHAScheduler"),
     "asha_promotion": ("asha_promotion", "ASHAPromotionScheduler"),
     "pasha": ("pasha", "PASHAScheduler"),
-    "dehb": ("dehb", "DEHBScheduler"),
+    "dehb": ("hb_dehb", "DEHBScheduler"),
     "median_stopping_rule": ("median_stopping", "MedianStoppingRule"),
     "medianstopping": ("median_stopping", "MedianStoppingRule"),
     "hyperband": ("hyperband", "HyperBandScheduler"),
@@ -48,7 +48,9 @@ def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
     missing = [
         f"{parameter.name}=..."
         for parameter in inspect.signature(made).parameters.values()
-        if parameter.default is parameter.empty and parameter.name not in kwargs
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+        and parameter.name not in kwargs
     ]
     if missing:
         needed = ", ".join(missing)

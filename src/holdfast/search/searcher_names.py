@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.schedulers.create import accepted
+from holdfast.schedulers.scheduler_names import accepted
 
 SEARCHERS = {
     "random": ("basic_variant", "BasicVariantGenerator"),

@@ -1,7 +1,7 @@
 """Asking and telling a searcher in the order of the journal.
 
-The desk is a machine without a clock: the same items in the same order give the same answers, in a live driver (where
-a thread of its own feeds it) and when an experiment is opened again (where its history does). So a searcher continues
+It is a machine without a clock: the same items in the same order give the same answers, in a live driver (where a
+thread of its own feeds it) and when an experiment is opened again (where its history does). So a searcher continues
 exactly where it was.
 """
 
@@ -17,8 +17,11 @@ from typing import Any, Union
 import msgspec
 
 from holdfast.core import events as ev
+from holdfast.core.retention import lookup
 from holdfast.core.state import State, Status, Trial
+from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.search.searcher import Searcher
+from holdfast.space.exact import pack, unpack
 
 ALL_SUGGESTED = "all samples were suggested"
 FINISHED = "the searcher has finished"
@@ -28,26 +31,37 @@ class Asked(msgspec.Struct, array_like=True, tag="ask", frozen=True):
     count: int
 
 
-class Result(msgspec.Struct, array_like=True, tag="result", frozen=True):
+class ResultTold(msgspec.Struct, array_like=True, tag="result", frozen=True):
     trial_id: str
     result: dict[str, Any]
+    n: int = -1  # the trial's number; -1: of an older snapshot
 
 
 class Completed(msgspec.Struct, array_like=True, tag="end", frozen=True):
     trial_id: str
     result: dict[str, Any] | None
     error: bool
+    n: int = -1
 
 
 class Paused(msgspec.Struct, array_like=True, tag="pause", frozen=True):
     trial_id: str
+    n: int = -1
 
 
 class Unpaused(msgspec.Struct, array_like=True, tag="unpause", frozen=True):
     trial_id: str
+    n: int = -1
 
 
-Item = Union[Asked, Result, Completed, Paused, Unpaused]
+class ObjectiveChanged(msgspec.Struct, array_like=True, tag="settings", frozen=True):
+    """The user has changed how many trials there may be (None: not that), or which metric counts."""
+
+    num_samples: int | None = None
+    relearned: bool = False
+
+
+Item = Union[Asked, ResultTold, Completed, Paused, Unpaused, ObjectiveChanged]
 
 
 class Suggested(msgspec.Struct, array_like=True, frozen=True):
@@ -61,11 +75,11 @@ class NotNow(msgspec.Struct, frozen=True):
     """It owes an answer until it is told more."""
 
 
-class Ended(msgspec.Struct, frozen=True):
+class NoMoreSuggestions(msgspec.Struct, frozen=True):
     reason: str
 
 
-Answer = Union[Suggested, NotNow, Ended]
+Answer = Union[Suggested, NotNow, NoMoreSuggestions]
 
 
 class Script:
@@ -99,51 +113,69 @@ class Script:
             if self._budget_of is not None:
                 told = self._budget_of(trial.n, result)
                 result.update({f"hyperband_info/{key}": value for key, value in told.items()})
-            return Result(trial.id, result)
+            return ResultTold(trial.id, result, trial.n)
         if kind is ev.SearchAsked:
             return Asked(event.count)  # type: ignore[union-attr]
         if kind is ev.TrialTerminated or (kind is ev.TrialErrored and state.came_from != Status.TERMINATED):
             trial = state.trials[event.n]  # type: ignore[union-attr]
-            return Completed(trial.id, self._result(state, trial), kind is ev.TrialErrored)
+            return Completed(trial.id, self._result(state, trial), kind is ev.TrialErrored, trial.n)
         if kind is ev.TrialPaused:
-            return Paused(state.trials[event.n].id)  # type: ignore[union-attr]
+            return Paused(state.trials[event.n].id, event.n)  # type: ignore[union-attr]
         if kind is ev.TrialResumed:
-            return Unpaused(state.trials[event.n].id)  # type: ignore[union-attr]
+            return Unpaused(state.trials[event.n].id, event.n)  # type: ignore[union-attr]
+        if kind is ev.SettingsChanged:
+            return ObjectiveChanged(event.num_samples, event.relearned)  # type: ignore[union-attr]
         return None
 
     def _result(self, state: State, trial: Trial) -> dict[str, Any] | None:
         if trial.metrics is None:
             return None
-        from holdfast.callbacks.rows import flatten_result
+        from holdfast.views.results import flatten_result
 
         result = self._result_of(state, trial)
         result.pop("config", None)
         return {**flatten_result(result), "config": trial.config}
 
 
-class DeskState(msgspec.Struct, array_like=True):
-    """What a desk remembers."""
+class SearcherMemory(msgspec.Struct, array_like=True):
+    """What a adapter remembers."""
 
     searcher: bytes
     owed: int
     suggested: int
     ended: str
     unclaimed: list[Suggested]
+    pickled: bytes = b""  # ``unclaimed``, if there are objects in it
+    limit: int | None = None  # -1: any number; None: as it was at the beginning
+    foreign: tuple[int, int] = (0, 0)
+    before: int = 0
+    has_learned: bool = False
+    imported: int = 0
 
 
-class SearcherDesk:
+class ReplayableSearcher:
     """One searcher, and what it still owes.
 
+    A searcher that is to learn from another metric than before is a new one, which has not suggested what the former
+    one did with what it had learned by then. These trials are *foreign* to it: it hears how they did as one hears of
+    points that were evaluated elsewhere.
+
     Args:
-        searcher: It belongs to this desk from now on.
+        searcher: It belongs to this adapter from now on.
         name: Trial number -> trial id.
-        limit: How many trials there may be; None for any number.
+        limit: How many trials there may be at the beginning; None for any number.
+        relearned: How often, by now, another metric came to count. The searcher suggests nothing that depends on
+            results before it has heard of the last time.
     """
 
-    def __init__(self, searcher: Searcher, name: Callable[[int], str], limit: int | None) -> None:
+    def __init__(self, searcher: Searcher, name: Callable[[int], str], limit: int | None, relearned: int = 0) -> None:
         self.searcher = searcher
         self._name = name
         self._limit = limit
+        self._before = relearned  # changes of the metric that are still to come
+        self._has_learned = False
+        self._foreign = (0, 0)  # numbers of the first such trial, and of the one behind the last
+        self._imported = 0  # how many trials of another tool there are; they are foreign, too
         self._owed = 0
         self._suggested = 0
         self._ended = ""
@@ -154,21 +186,70 @@ class SearcherDesk:
         match item:
             case Asked(count):
                 self._owed += count
-            case Result(trial_id, result):
-                self.searcher.on_trial_result(trial_id, result)
+            case ObjectiveChanged(num_samples, relearned):
+                self._change(num_samples, relearned)
+            case Completed(_, last, error, n) if self._is_foreign(n):
+                self._learn(n, last, error)
+            case _ if self._is_foreign(item.n):
+                pass  # it does not know that trial
+            case ResultTold(trial_id, result):
+                self._has_learned = True
+                self.searcher.on_trial_result(trial_id, _with_values(result))
             case Completed(trial_id, last, error):
-                self.searcher.on_trial_complete(trial_id, result=last, error=error)
+                self._has_learned = True
+                self.searcher.on_trial_complete(trial_id, result=_with_values(last), error=error)
             case Paused(trial_id):
                 self.searcher.on_pause(trial_id)
             case Unpaused(trial_id):
                 self.searcher.on_unpause(trial_id)
         return self._answers()
 
+    def _change(self, num_samples: int | None, relearned: bool) -> None:
+        self._before -= relearned
+        self._ended = ""  # it is asked again: if it still has nothing to say, it says so
+        if num_samples is not None:
+            self._limit = None if num_samples == -1 else num_samples
+
+    def _is_foreign(self, n: int) -> bool:
+        return self._foreign[0] <= n < self._foreign[1]
+
+    def adopt(self, n: int) -> None:
+        """Trial ``n`` was imported: the searcher has not suggested it, and hears how it did."""
+        self._foreign, self._imported = (0, n + 1), n + 1
+        self._suggested = max(self._suggested, n + 1)
+
+    def _learn(self, n: int, last: dict[str, Any] | None, error: bool) -> None:
+        value = None if last is None else lookup(last, str(self.searcher.metric))
+        if last is None or not isinstance(value, int | float):
+            return
+        try:
+            self.searcher.add_evaluated_point(_with_values(last)["config"], value, error)
+        except NotImplementedError:
+            if n < self._imported:
+                return  # it begins as if there were none
+            raise InvalidInputError(
+                f"The metric of this experiment cannot be changed any more: {type(self.searcher).__name__} has "
+                "suggested trials with what it had learned from the other metric, and cannot be told of configurations "
+                "that it would not suggest now (it has no add_evaluated_point). What was reported is untouched. Go on "
+                "with the metric that it had, or start another experiment, with a new RunConfig(name=...)."
+            ) from None
+
+    @property
+    def _may_suggest(self) -> bool:
+        """Would it suggest what it suggested then? Until it learns, only its seed decides."""
+        return not self._before or not self._has_learned
+
+    def is_to_compare(self, n: int) -> bool:
+        """Should it have suggested trial ``n``?"""
+        return not self._is_foreign(n)
+
     def claim(self, created: int) -> Suggested | None:
         """Trial number ``created`` exists now; what had been suggested for it, if anything."""
         self.forget(created)
         if self._unclaimed:
             return self._unclaimed.popleft()
+        if self._before:
+            self._foreign = (self._foreign[0] if self._foreign[1] else created, created + 1)
         # The searcher said "not now" this time. What it said then became a trial, and is history.
         self._owed = max(0, self._owed - 1)
         self._suggested = max(self._suggested, created + 1)
@@ -178,7 +259,7 @@ class SearcherDesk:
         """What it has answered and nobody knows yet, when it is asked for the first time after a restart."""
         last: list[Answer] = []
         if self._ended:
-            last.append(Ended(self._ended))
+            last.append(NoMoreSuggestions(self._ended))
         elif self._owed:
             last.append(NotNow())
         return [*self._unclaimed, *last]
@@ -190,7 +271,7 @@ class SearcherDesk:
 
     def _answers(self) -> list[Answer]:
         answers: list[Answer] = []
-        while self._owed and not self._ended:
+        while self._owed and not self._ended and self._may_suggest:
             if self._limit is not None and self._suggested >= self._limit:
                 answers.append(self._end(ALL_SUGGESTED))
                 break
@@ -201,25 +282,47 @@ class SearcherDesk:
             if isinstance(values, str):
                 answers.append(self._end(FINISHED))
                 break
-            suggested = Suggested(self._suggested, plain(values))
+            if not isinstance(values, dict):
+                raise InvalidTypeError(
+                    f"{type(self.searcher).__name__}.suggest() must return a dict, None or Searcher.FINISHED, got "
+                    f"{values!r} ({type(values).__name__})."
+                )
+            suggested = Suggested(self._suggested, pack(values, lambda value, _: value))
             self._owed -= 1
             self._suggested += 1
             self._unclaimed.append(suggested)
             answers.append(suggested)
         return answers
 
-    def _end(self, reason: str) -> Ended:
+    def _end(self, reason: str) -> NoMoreSuggestions:
         self._ended = reason
-        return Ended(reason)
+        return NoMoreSuggestions(reason)
 
     def get_state(self, created: int) -> bytes:
-        """Everything, for ``set_state`` of a desk that was made in the same way.
+        """Everything, for ``set_state`` of a adapter that was made in the same way.
 
         Args:
             created: How many trials there are, so that suggestions which became one are not kept.
         """
         self.forget(created)
-        state = DeskState(dump_memory(self.searcher), self._owed, self._suggested, self._ended, list(self._unclaimed))
+        unclaimed, pickled = list(self._unclaimed), b""
+        if any(map(_has_objects, unclaimed)):
+            import cloudpickle
+
+            unclaimed, pickled = [], cloudpickle.dumps([(each.n, each.values) for each in unclaimed])
+        state = SearcherMemory(
+            dump_memory(self.searcher),
+            self._owed,
+            self._suggested,
+            self._ended,
+            unclaimed,
+            pickled,
+            -1 if self._limit is None else self._limit,
+            self._foreign,
+            self._before,
+            self._has_learned,
+            self._imported,
+        )
         return msgspec.msgpack.encode(state)
 
     def set_state(self, state: bytes, created: int, later: list[Item]) -> None:
@@ -230,17 +333,23 @@ class SearcherDesk:
             created: How many trials there are by now.
             later: What has happened since ``get_state``.
         """
-        record = msgspec.msgpack.decode(state, type=DeskState)
+        record = msgspec.msgpack.decode(state, type=SearcherMemory)
         load_memory(self.searcher, record.searcher)
         self._owed, self._suggested, self._ended = record.owed, record.suggested, record.ended
         self._unclaimed = deque(record.unclaimed)
+        if record.pickled:
+            self._unclaimed.extend(Suggested(n, values) for n, values in pickle.loads(record.pickled))
+        if record.limit is not None:
+            self._limit = None if record.limit == -1 else record.limit
+        self._foreign, self._before, self._has_learned = record.foreign, record.before, record.has_learned
+        self._imported = record.imported
         for item in later:
             self.hear(item)
         self.forget(created)
 
 
 def plain(value: Any) -> Any:
-    """Numbers of NumPy and the like as Python's, tuples as lists: what a config is made of."""
+    """Numbers of NumPy and the like as Python's, tuples as lists: what libraries for optimisation give for numbers."""
     if isinstance(value, dict):
         return {str(key): plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
@@ -248,6 +357,17 @@ def plain(value: Any) -> Any:
     if hasattr(value, "item") and hasattr(value, "dtype") and getattr(value, "shape", None) == ():
         return value.item()
     return value
+
+
+def _with_values(result: dict[str, Any] | None) -> Any:
+    """A result as the searcher sees it: its config has the values of the space."""
+    return {**result, "config": unpack(result["config"])} if result and "config" in result else result
+
+
+def _has_objects(suggested: Suggested) -> bool:
+    found: list[Any] = []
+    pack(suggested.values, lambda value, _: found.append(value))
+    return bool(found)
 
 
 def dump_memory(searcher: Searcher) -> bytes:

@@ -12,9 +12,9 @@ from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import TrialScheduler, number
 
 if TYPE_CHECKING:
-    from holdfast.callbacks.trial_view import TrialView
     from holdfast.config import TuneConfig
     from holdfast.schedulers.view import ExperimentView
+    from holdfast.views.trials import TrialView
 
 BUDGET_KEY = "dehb_budget"
 """Where a trial finds its budget in its config."""

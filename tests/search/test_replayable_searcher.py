@@ -1,28 +1,28 @@
-"""Asking and telling a searcher in the order of the journal, and what its desk remembers."""
+"""Asking and telling a searcher in the order of the journal, and what its adapter remembers."""
 
 import pytest
 
-from holdfast.callbacks.rows import ResultBuilder
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.core.transitions import apply
-from holdfast.search.desk import (
+from holdfast.search.replayable import (
     ALL_SUGGESTED,
     FINISHED,
     Asked,
     Completed,
-    Ended,
+    NoMoreSuggestions,
     NotNow,
     Paused,
-    Result,
+    ReplayableSearcher,
+    ResultTold,
     Script,
-    SearcherDesk,
     Suggested,
     Unpaused,
     plain,
 )
 from holdfast.search.searcher import PickledSearcher, Searcher
+from holdfast.views.results import ResultBuilder
 
 BOOM = ev.ErrorFacts("ValueError", "boom")
 
@@ -81,85 +81,85 @@ class InFiles(Counting):
             self.told = int(file.read())
 
 
-def make_desk(searcher, limit=None):
-    return SearcherDesk(searcher, "t{}".format, limit)
+def make_adapter(searcher, limit=None):
+    return ReplayableSearcher(searcher, "t{}".format, limit)
 
 
 def test_as_many_suggestions_are_made_as_were_asked_for():
-    desk = make_desk(Listed({"x": 1}, {"x": 2}, {"x": 3}))
-    assert desk.hear(Asked(2)) == [Suggested(0, {"x": 1}), Suggested(1, {"x": 2})]
-    assert desk.hear(Asked(1)) == [Suggested(2, {"x": 3})]
-    assert [call[1] for call in desk.searcher.calls] == ["t0", "t1", "t2"]
+    adapter = make_adapter(Listed({"x": 1}, {"x": 2}, {"x": 3}))
+    assert adapter.hear(Asked(2)) == [Suggested(0, {"x": 1}), Suggested(1, {"x": 2})]
+    assert adapter.hear(Asked(1)) == [Suggested(2, {"x": 3})]
+    assert [call[1] for call in adapter.searcher.calls] == ["t0", "t1", "t2"]
 
 
 def test_a_question_is_open_until_the_searcher_knows_more():
-    desk = make_desk(Listed(None, None, {"x": 1}))
-    assert desk.hear(Asked(1)) == [NotNow()]
-    assert desk.hear(Result("t0", {})) == [NotNow()]
-    assert desk.hear(Completed("t0", None, False)) == [Suggested(0, {"x": 1})]
-    assert desk.hear(Result("t0", {})) == []
+    adapter = make_adapter(Listed(None, None, {"x": 1}))
+    assert adapter.hear(Asked(1)) == [NotNow()]
+    assert adapter.hear(ResultTold("t0", {})) == [NotNow()]
+    assert adapter.hear(Completed("t0", None, False)) == [Suggested(0, {"x": 1})]
+    assert adapter.hear(ResultTold("t0", {})) == []
 
 
 def test_news_alone_ask_for_nothing():
-    desk = make_desk(Listed())
-    assert desk.hear(Completed("t0", {"loss": 1}, True)) == []
-    assert desk.searcher.calls == [("complete", "t0", {"loss": 1}, True)]
-    desk.hear(Paused("t0"))
-    desk.hear(Unpaused("t0"))
-    assert desk.searcher.calls[1:] == [("pause", "t0"), ("unpause", "t0")]
+    adapter = make_adapter(Listed())
+    assert adapter.hear(Completed("t0", {"loss": 1}, True)) == []
+    assert adapter.searcher.calls == [("complete", "t0", {"loss": 1}, True)]
+    adapter.hear(Paused("t0"))
+    adapter.hear(Unpaused("t0"))
+    assert adapter.searcher.calls[1:] == [("pause", "t0"), ("unpause", "t0")]
 
 
 def test_a_searcher_that_has_finished_is_not_asked_again():
-    desk = make_desk(Listed({"x": 1}, Searcher.FINISHED))
-    assert desk.hear(Asked(3)) == [Suggested(0, {"x": 1}), Ended(FINISHED)]
-    assert desk.hear(Asked(1)) == []
-    assert desk.unclaimed() == [Suggested(0, {"x": 1}), Ended(FINISHED)]
+    adapter = make_adapter(Listed({"x": 1}, Searcher.FINISHED))
+    assert adapter.hear(Asked(3)) == [Suggested(0, {"x": 1}), NoMoreSuggestions(FINISHED)]
+    assert adapter.hear(Asked(1)) == []
+    assert adapter.unclaimed() == [Suggested(0, {"x": 1}), NoMoreSuggestions(FINISHED)]
 
 
 def test_the_limit_ends_the_search_without_asking():
-    desk = make_desk(Listed({"x": 1}), limit=1)
-    assert desk.hear(Asked(2)) == [Suggested(0, {"x": 1}), Ended(ALL_SUGGESTED)]
-    assert len(desk.searcher.calls) == 1
+    adapter = make_adapter(Listed({"x": 1}), limit=1)
+    assert adapter.hear(Asked(2)) == [Suggested(0, {"x": 1}), NoMoreSuggestions(ALL_SUGGESTED)]
+    assert len(adapter.searcher.calls) == 1
 
 
 def test_what_became_a_trial_is_not_offered_again():
-    desk = make_desk(Listed({"x": 1}, {"x": 2}, None))
-    desk.hear(Asked(3))
-    assert desk.claim(0) == Suggested(0, {"x": 1})
-    assert desk.unclaimed() == [Suggested(1, {"x": 2}), NotNow()]
-    desk.forget(2)
-    assert desk.unclaimed() == [NotNow()]
+    adapter = make_adapter(Listed({"x": 1}, {"x": 2}, None))
+    adapter.hear(Asked(3))
+    assert adapter.claim(0) == Suggested(0, {"x": 1})
+    assert adapter.unclaimed() == [Suggested(1, {"x": 2}), NotNow()]
+    adapter.forget(2)
+    assert adapter.unclaimed() == [NotNow()]
 
 
 def test_a_trial_that_exists_although_the_searcher_says_not_now_is_taken_as_answered():
     """It is not deterministic. What was recorded stands, and it does not owe that answer any more."""
-    desk = make_desk(Listed(None, {"x": 2}))
-    desk.hear(Asked(1))
-    assert desk.claim(0) is None
-    assert desk.unclaimed() == []
-    assert desk.hear(Asked(1)) == [Suggested(1, {"x": 2})]
+    adapter = make_adapter(Listed(None, {"x": 2}))
+    adapter.hear(Asked(1))
+    assert adapter.claim(0) is None
+    assert adapter.unclaimed() == []
+    assert adapter.hear(Asked(1)) == [Suggested(1, {"x": 2})]
 
 
 @pytest.mark.parametrize("kind", [Counting, InFiles])
 def test_a_memory_and_what_came_later_is_the_same_desk(kind):
-    desk = make_desk(kind(), limit=9)
-    desk.hear(Asked(2))
-    desk.hear(Completed("t0", None, False))
-    stored = desk.get_state(1)
+    adapter = make_adapter(kind(), limit=9)
+    adapter.hear(Asked(2))
+    adapter.hear(Completed("t0", None, False))
+    stored = adapter.get_state(1)
     later = [Asked(1), Completed("t1", None, True), Asked(1)]
-    answers = [desk.hear(item) for item in later]
-    other = make_desk(kind(), limit=9)
+    answers = [adapter.hear(item) for item in later]
+    other = make_adapter(kind(), limit=9)
     other.set_state(stored, 1, later)
     assert other.unclaimed() == [Suggested(1, {"x": 0}), *answers[0], *answers[2]]
     assert other.searcher.told == 2
-    assert other.hear(Asked(1)) == desk.hear(Asked(1)) == [Suggested(4, {"x": 2})]
+    assert other.hear(Asked(1)) == adapter.hear(Asked(1)) == [Suggested(4, {"x": 2})]
 
 
 def test_an_open_question_is_part_of_the_memory():
-    desk = make_desk(Counting())
-    desk._owed = 1
-    other = make_desk(Counting())
-    other.set_state(desk.get_state(0), 0, [])
+    adapter = make_adapter(Counting())
+    adapter._owed = 1
+    other = make_adapter(Counting())
+    other.set_state(adapter.get_state(0), 0, [])
     assert other.unclaimed() == [NotNow()]
     assert other.hear(Completed("t0", None, False)) == [Suggested(0, {"x": 1})]
 
@@ -212,7 +212,7 @@ def test_questions_results_pauses_and_ends_are_heard_and_nothing_else():
     told.add(ev.TrialTerminated, 1, 0, "not resumed")
     told.add(ev.SearchEnded, "no more")
     assert told.names() == [
-        *[("Asked", ""), ("Result", "t0"), ("Paused", "t0"), ("Unpaused", "t0"), ("Completed", "t0")],
+        *[("Asked", ""), ("ResultTold", "t0"), ("Paused", "t0"), ("Unpaused", "t0"), ("Completed", "t0")],
         ("Completed", "t1"),
     ]
     result = told.items[1].result
