@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.config import LocalEngine
 from holdfast.engines.base import Engine
-from holdfast.engines.local import LocalProcessEngine
+from holdfast.engines.local_engine import LocalProcessEngine
 from holdfast.testing.engine_contract import CHECKS, MakeEngine
 from holdfast.testing.scripted import SCRIPTED_RUNNER
 

@@ -6,16 +6,16 @@ from pathlib import Path
 import pytest
 
 from holdfast import uniform
-from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.config import TuneConfig
 from holdfast.controller.algorithms import Algorithms, check_algorithms, make_scheduler, make_searcher
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers import FIFOScheduler, TrialScheduler
-from holdfast.schedulers.desk import SchedulerDesk
 from holdfast.schedulers.fifo import FirstInFirstOut
+from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
 from holdfast.search import BasicVariantGenerator, ConcurrencyLimiter, DEHBSearch, Repeater
 from holdfast.search.searcher import Searcher
+from holdfast.views.results import ResultBuilder
+from holdfast.views.trials import ExperimentInfo
 
 SPACE = {"lr": uniform(0, 1)}
 
@@ -158,7 +158,7 @@ def test_the_experiments_settings_reach_the_searcher():
 
 def test_a_scheduler_and_a_searcher_are_told_the_past():
     made = algorithms(scheduler=Choosing(), search_alg=Learning("acc", "max"))
-    assert isinstance(made.scheduler, SchedulerDesk)
+    assert isinstance(made.scheduler, SchedulerAdapter)
     assert [memory.name for memory in made.memories] == ["scheduler", "search"]
     assert made.lookahead == 1
 

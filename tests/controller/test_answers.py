@@ -5,9 +5,9 @@ import time
 import holdfast as tune
 from holdfast.callbacks import CSVLoggerCallback, JsonLoggerCallback
 from holdfast.controller import loop as loop_module
-from holdfast.controller.notify import Notifier
+from holdfast.controller.callback_edge import CallbackEdge
 from holdfast.core import commands as cmd
-from holdfast.trainable.ahead import BRISK_S
+from holdfast.trainable.spool_writer import BRISK_S
 
 ANSWERED, TOLD = "answered", "told"
 
@@ -29,18 +29,18 @@ class OwnJson(JsonLoggerCallback):
 def order_of(tmp_path, monkeypatch, callbacks):
     """In which order things happened to reports, as a set of adjacent pairs."""
     happened = []
-    tell, carry_out = Notifier._reported, loop_module.Controller._carry_out
+    tell, carry_out = CallbackEdge.reported, loop_module.Controller._carry_out
 
-    def reported(self, event, results):
+    def reported(self, event):
         happened.append(TOLD)
-        tell(self, event, results)
+        tell(self, event)
 
     def carried_out(self, command):
         if type(command).__name__ == "Reply":
             happened.append(ANSWERED)
         carry_out(self, command)
 
-    monkeypatch.setitem(Notifier.after_turn.__globals__["_TELL"], loop_module.ev.Reported, reported)
+    monkeypatch.setattr(CallbackEdge, "reported", reported)
     monkeypatch.setattr(loop_module.Controller, "_carry_out", carried_out)
     monkeypatch.setenv("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
     run_config = tune.RunConfig(storage_path=str(tmp_path), verbose=0, callbacks=callbacks)

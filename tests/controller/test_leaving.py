@@ -44,7 +44,7 @@ def test_whoever_insists_ends_the_wait_for_storage_and_not_the_grace_of_trials()
     state = State()
     watches.end("SIGTERM")
     assert watches.look(state, 0.0) == [ob.Interrupted("SIGTERM")]
-    state.session.draining = "SIGTERM"
+    state.driver.draining = "SIGTERM"
     state.running[0] = None
     watches.insist()
     assert watches.look(state, 1.0) == []
@@ -59,3 +59,10 @@ def test_without_insistence_storage_is_waited_for_until_the_grace_is_over() -> N
     watches.end("SIGINT")
     assert watches.why_leave(1.0) == ""
     assert watches.why_leave(101.0) == "this driver was told to end (SIGINT)"
+
+
+def test_free_space_is_measured_at_once_and_then_now_and_then() -> None:
+    found = iter([100, None, 50])
+    watches = Watches(UserStopRule(NoopStopper(), None), free_space=lambda: next(found))
+    seen = [watches.look(State(), 1000.0 + at) for at in (0.0, 1.0, 5.1, 5.5, 10.3)]
+    assert seen == [[ob.FreeSpace(100)], [], [], [], [ob.FreeSpace(50)]]

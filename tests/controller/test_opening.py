@@ -45,6 +45,20 @@ def test_a_state_comes_back_from_a_snapshot_as_it_was() -> None:
     assert len(again.overall) == len(again.workers) - 1 == 20
 
 
+def test_a_snapshot_knows_the_backlog_oldest_first_and_that_trials_wait_for_it() -> None:
+    state = State()
+    for n in range(2):
+        apply(state, ev.TrialCreated(1.0, n, f"t{n}", {}, str(n)), RULE)
+        apply(state, ev.TrialStarted(1.0, n, 1), RULE)
+    for at, n, index in [(2.0, 1, 0), (3.0, 0, 0), (4.0, 1, 1)]:
+        apply(state, ev.CheckpointStaged(at, n, 1, index, f".sealed-{n}-{index}", 10 + index, 1), RULE)
+    apply(state, ev.BacklogFilled(5.0, 3, 31, 20), RULE)
+    again = state_from(_decode(snapshot_payload(state, state.trials, {})), [], RULE)
+    assert durable_fields(again) == durable_fields(state)
+    assert (again.staged_bytes, again.full_since, again.full_limit) == (31, 5.0, 20)
+    assert list(again.staged) == list(state.staged) == [(1, 0), (0, 0), (1, 1)]
+
+
 def test_a_snapshot_does_not_grow_with_the_trials_that_have_ended() -> None:
     few, many = (snapshot_payload(failed_trials(count), [], {}) for count in (10, 200))
     assert len(many) <= len(few) + 8  # larger numbers, not more of them

@@ -7,7 +7,6 @@ import time
 
 import pytest
 
-from holdfast.callbacks.rows import ResultBuilder
 from holdfast.controller import searching
 from holdfast.controller.proposing import Describer
 from holdfast.controller.searching import LearningProposer
@@ -21,12 +20,13 @@ from holdfast.core.transitions import apply
 from holdfast.core.turn import Turn
 from holdfast.errors import StorageFullError
 from holdfast.schedulers.fifo import FirstInFirstOut
-from holdfast.search.desk import Script, SearcherDesk
+from holdfast.search.replayable import ReplayableSearcher, Script
 from holdfast.search.searcher import Searcher
 from holdfast.search.spaces import Filler
 from holdfast.space import uniform
 from holdfast.space.naming import trial_id
 from holdfast.testing.fake_search import StoredTellTale, TellTale
+from holdfast.views.results import ResultBuilder
 
 DEADLINE_S = 20.0
 SPACE = {"lr": uniform(0, 1), "width": 16, "depth": 3}
@@ -67,7 +67,7 @@ class Lab:
     def __init__(self, searcher, history=(), memory=None, *, limit=None, threaded=False):
         results = ResultBuilder()
         self.proposer = LearningProposer(
-            lambda: SearcherDesk(copy.deepcopy(searcher), lambda n: trial_id("cafe5", n), limit),
+            lambda: ReplayableSearcher(copy.deepcopy(searcher), lambda n: trial_id("cafe5", n), limit),
             Script(results.last, with_results=True),
             Filler(SPACE, "it"),
         )
@@ -89,8 +89,8 @@ class Lab:
         self.at = self.state.last_at
 
     @property
-    def desk(self):
-        return self.proposer._desk
+    def adapter(self):
+        return self.proposer._adapter
 
     def _remember(self, memory):
         covered = 0
@@ -134,8 +134,8 @@ class Lab:
 
     def memory(self):
         """All that the searcher knows, once it has heard everything."""
-        desk, searcher = self.desk, self.desk.searcher
-        return (searcher._sum, searcher._left, searcher._live, desk._owed, desk._suggested, desk._ended)
+        adapter, searcher = self.adapter, self.adapter.searcher
+        return (searcher._sum, searcher._left, searcher._live, adapter._owed, adapter._suggested, adapter._ended)
 
     @property
     def configs(self):
@@ -191,7 +191,7 @@ def test_an_error_of_the_searcher_ends_the_run_in_order_and_is_kept():
     assert wait_for(lab.proposer.drain) == [ob.Interrupted("the search failed: KeyError: 'lr'")]
     assert isinstance(lab.proposer.error, KeyError)
     lab.tell(ob.Interrupted("the search failed"))
-    assert lab.state.session.draining
+    assert lab.state.driver.draining
     assert lab.proposer.drain() == []
     lab.proposer.close()
 
@@ -207,7 +207,7 @@ def test_an_error_of_the_searcher_when_it_is_told_something_is_no_different():
     lab.finish(0)
     lab.settle()
     assert isinstance(lab.proposer.error, ValueError)
-    assert lab.state.session.draining.startswith("the search failed: ValueError: no result for cafe5")
+    assert lab.state.driver.draining.startswith("the search failed: ValueError: no result for cafe5")
 
 
 def test_a_value_that_is_missing_from_a_suggestion_is_the_searchers_error():
@@ -244,9 +244,9 @@ def test_not_now_says_what_was_known_then():
     lab = Lab(Patient())
     lab.begin()
     lab.settle()
-    assert lab.state.session.search_waits
+    assert lab.state.driver.search_waits
     lab.report(0)
-    assert not lab.state.session.search_waits
+    assert not lab.state.driver.search_waits
     lab.pass_on()
     assert lab.proposer.drain() == [ob.NotYet(3)]  # two questions and a report
 
@@ -268,7 +268,7 @@ def test_no_more_trials_than_samples_are_suggested():
     lab.begin()
     lab.settle()
     assert lab.state.search_ended == "all samples were suggested"
-    assert lab.desk.searcher.asked == 1
+    assert lab.adapter.searcher.asked == 1
 
 
 def lived(kind, seed):
@@ -377,4 +377,4 @@ def test_repeated_steps_are_not_told_again():
     for _ in range(3):
         lab.report(0)
     lab.settle()
-    assert lab.desk.searcher.heard == [1, 2, 3]
+    assert lab.adapter.searcher.heard == [1, 2, 3]

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.commit import commit
-from holdfast.checkpoints.depot import Depot
-from holdfast.checkpoints.keeper import Commit, CommitDone, CommitFailed
-from holdfast.checkpoints.lanes import LaneKeeper
+from holdfast.checkpoints.jobs import CommitDone, CommitFailed, CommitJob
+from holdfast.checkpoints.remote_job_threads import RemoteJobThreads
+from holdfast.checkpoints.remote_jobs import RemoteJobPerformer
 from holdfast.checkpoints.stage import Stage
 from holdfast.config import RunConfig, TuneConfig
 from holdfast.controller.experiment import Settings, _without_secrets
-from holdfast.controller.far_keeping import FarKeeperEdge
-from holdfast.controller.remote import ELSEWHERE, Remote, mirror_root
+from holdfast.controller.remote_checkpoint_jobs import RemoteCheckpointJobEdge
+from holdfast.controller.remote_experiment import ELSEWHERE, Remote, mark_mirror, mirror_root
 from holdfast.controller.spec import Root
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
@@ -25,10 +25,10 @@ from holdfast.core import observations as ob
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.core.transitions import apply
-from holdfast.errors import ExperimentLockedError, FencedError
+from holdfast.errors import ExperimentExistsError, ExperimentLockedError, FencedError
 from holdfast.journal import Journal, claim_epoch, read_journal
-from holdfast.journal.hydrate import claim_remote, hydrate
-from holdfast.journal.shipper import Shipper
+from holdfast.shipping.restore_mirror import claim_remote, restore_mirror
+from holdfast.shipping.shipper import Shipper
 from holdfast.storage.address import parse
 from holdfast.testing.memory_store import MemoryStore
 from holdfast.trainable.pickling import dump_settings
@@ -41,10 +41,10 @@ class Machine:
 
     def __init__(self, store: MemoryStore, root: Path, *, takeover: bool = False) -> None:
         self.store, self.root = store, str(root)
-        hydrated = hydrate(store, self.root)
+        restored = restore_mirror(store, self.root)
         os.makedirs(f"{self.root}/.holdfast", exist_ok=True)
         self.claim = claim_epoch(self.root, takeover=takeover)
-        start = claim_remote(store, hydrated, self.claim, takeover=takeover)
+        start = claim_remote(store, restored, self.claim, takeover=takeover)
         self.journal = Journal.create_or_append(self.root, self.claim, threaded=False)
         self.shipper = Shipper(store, self.journal, start, merging=(4, 4))
 
@@ -68,7 +68,7 @@ def test_a_number_that_was_merged_away_cannot_be_claimed(store: MemoryStore, tmp
     first = Machine(store, tmp_path / "a" / "exp")
     first.ship(b"A1", b"A2")
     late = str(tmp_path / "c" / "exp")
-    looked = hydrate(store, late)
+    looked = restore_mirror(store, late)
     first.ship(*(b"A%d" % number for number in range(3, 40)))
     assert store.stat(f".holdfast/parts/{looked.shipped.number + 1:012d}.hfp") is None, "the test needs it merged"
     claim = claim_epoch(late, takeover=True)
@@ -83,7 +83,7 @@ def test_a_number_that_was_merged_away_cannot_be_claimed(store: MemoryStore, tmp
     first.shipper.request(first.journal.written_seq + 1)
     with pytest.raises(FencedError, match="taken over"):
         first.ship(b"A40", b"A41")
-    seen = hydrate(store, tmp_path / "reader" / "exp")
+    seen = restore_mirror(store, tmp_path / "reader" / "exp")
     records = [payload for _, payload in read_journal(seen.root)]
     assert records == [b"A%d" % number for number in range(1, 40)] + [b"C1"]
 
@@ -105,7 +105,7 @@ def test_a_stage_that_went_with_its_machine_takes_the_place_of_nothing(store: Me
     rule = Retention(num_to_keep=2)
     lost, here = root_at(tmp_path / "lost"), root_at(tmp_path / "here")
     names = [stage(lost / "t", f"d{index}", tmp_path) for index in range(3)]
-    done = Depot(store, lost).perform(Commit(0, 1, str(lost / "t"), names[1], "id0", 1))
+    done = RemoteJobPerformer(store, lost).perform(CommitJob(0, 1, str(lost / "t"), names[1], "id0", 1))
     assert isinstance(done, CommitDone)
     state = State()
     history = [ev.TrialCreated(1.0, 0, "id0", {}, ""), ev.TrialStarted(1.0, 0, 1)]
@@ -122,8 +122,10 @@ def test_a_stage_that_went_with_its_machine_takes_the_place_of_nothing(store: Me
         def sleep(self, seconds: float) -> None:
             raise AssertionError
 
-    keeper = LaneKeeper(lambda: None, Depot(store, here).perform)
-    edge = FarKeeperEdge(keeper, state, Clock(), trial_dir=lambda n: here / "t", trouble=lambda text: None, rule=rule)
+    keeper = RemoteJobThreads(lambda: None, RemoteJobPerformer(store, here).perform)
+    edge = RemoteCheckpointJobEdge(
+        keeper, state, Clock(), trial_dir=lambda n: here / "t", trouble=lambda text: None, rule=rule
+    )
     for index in range(3):
         edge.prepare(cmd.Commit(0, index))
     for index in range(3):
@@ -145,7 +147,7 @@ def test_a_local_file_that_is_gone_is_damage_and_not_trouble_with_the_store(stor
     name = stage(root / "t", "d", tmp_path)
     commit(root / "t", name, 0, trial_id="id0", attempt=1)
     (root / "t" / "checkpoint_000000" / "w").unlink()
-    outcome = Depot(store, root).perform(Commit(0, 0, str(root / "t"), name, "id0", 1))
+    outcome = RemoteJobPerformer(store, root).perform(CommitJob(0, 0, str(root / "t"), name, "id0", 1))
     assert isinstance(outcome, CommitFailed)
     assert outcome.damaged
     assert "w is missing" in outcome.message
@@ -162,10 +164,10 @@ def test_a_mirror_of_an_experiment_that_was_there_before_is_set_aside(store: Mem
     driver.shipper.close()
     store.delete(list(store.objects))
     store.put(".holdfast/spec.json", b"TWO")
-    seen = hydrate(store, mirror, read_only=True)
+    seen = restore_mirror(store, mirror, read_only=True)
     assert (Path(seen.root) / ".holdfast" / "spec.json").read_text() == "TWO"
     assert (mirror / ".holdfast" / "spec.json").read_text() == "ONE", "who only reads changes no mirror"
-    opened = hydrate(store, mirror)
+    opened = restore_mirror(store, mirror)
     assert (mirror / ".holdfast" / "spec.json").read_text() == "TWO"
     assert (Path(opened.superseded) / ".holdfast" / "spec.json").read_text() == "ONE"
 
@@ -179,7 +181,7 @@ def test_a_mirror_that_another_experiments_driver_works_on_is_left_alone(store: 
     other = MemoryStore()
     other.put(".holdfast/spec.json", b"TWO")
     with pytest.raises(ExperimentLockedError, match=f"^The experiment {re.escape(other.url)} is being written by"):
-        hydrate(other, mirror)
+        restore_mirror(other, mirror)
     assert (mirror / ".holdfast" / "spec.json").read_text() == "ONE"
 
 
@@ -190,7 +192,12 @@ def test_mirrors_are_told_apart_by_place_and_found_again(tmp_path: Path, monkeyp
         return mirror_root(Remote(parse(address)), None if staging is None else str(staging)).path
 
     chosen = mirror("s3://one/runs/exp", tmp_path / "scratch")
-    assert mirror("s3://two/runs/exp", tmp_path / "scratch") != chosen
+    assert chosen == tmp_path / "scratch" / "exp"
+    mark_mirror(mirror_root(Remote(parse("s3://one/runs/exp"))))
+    with pytest.raises(ExperimentExistsError, match=r"s3://two/runs/exp.*s3://one/runs/exp"):
+        mirror("s3://two/runs/exp", tmp_path / "scratch")
+    assert mirror("s3://two/runs/exp") != chosen
+    assert mirror("s3://one/runs/exp", tmp_path / "scratch") == chosen
     assert mirror("s3://one/runs/exp") == chosen
     assert mirror("s3://one/runs/exp?region=eu-west-1") == chosen
     next((tmp_path / "cache").glob(f"*/{ELSEWHERE}")).write_text("")  # as a full disk may leave it

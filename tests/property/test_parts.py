@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import JournalDamagedError, NewerFormatError
-from holdfast.journal import parts
-from holdfast.journal.epoch import Claim
-from holdfast.journal.parts import Part, PartHeader, Piece, Span
+from holdfast.journal.claims import Claim
+from holdfast.shipping import parts
+from holdfast.shipping.parts import Part, PartHeader, Piece, Span
 
 CLAIM = Claim(epoch=3, writer="w", host="h", pid=7, machine="m", process_start=1, claimed_at=2.0)
 SEGMENT = ".holdfast/journal/00000003-000000000001.hfj"

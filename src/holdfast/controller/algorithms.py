@@ -6,21 +6,23 @@ import pickle
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.config import TuneConfig
+from holdfast.controller.advice import objective_text
 from holdfast.controller.replay import Memory
 from holdfast.controller.searching import LearningProposer
 from holdfast.core.policies import Scheduler
 from holdfast.errors import InvalidInputError
+from holdfast.messages.warn import ExperimentWarning, warn_user
 from holdfast.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
-from holdfast.schedulers.desk import SchedulerDesk
 from holdfast.schedulers.fifo import FirstInFirstOut
+from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
 from holdfast.search import BasicVariantGenerator, Searcher, create_searcher
-from holdfast.search.desk import Script, SearcherDesk
+from holdfast.search.replayable import ReplayableSearcher, Script
 from holdfast.search.searcher import hears_results
 from holdfast.search.spaces import Filler, has_domains
-from holdfast.warn import warn_user
+from holdfast.space.objects import unpack_space
+from holdfast.views.results import ResultBuilder
+from holdfast.views.trials import ExperimentInfo
 
 LEARNERS_LOOKAHEAD = 1
 """A suggestion that is made long before it is needed knows less than one that is made in time."""
@@ -45,6 +47,9 @@ def check_algorithms(config: TuneConfig, space: Mapping[str, Any], seed: int) ->
         )
     if searcher is not None:
         _advise(searcher, scheduler, config.num_samples)
+    half = objective_text(config.metric, config.mode, dict(_needed(scheduler, searcher)))
+    if half:
+        warn_user(half, ExperimentWarning)
 
 
 def _advise(searcher: Searcher, scheduler: TrialScheduler, num_samples: int) -> None:
@@ -76,7 +81,7 @@ def make_scheduler(config: TuneConfig, seed: int) -> TrialScheduler:
             f"TuneConfig.scheduler={config.scheduler!r} is not a scheduler. Give one of tune.schedulers, its name, or "
             "an object of a class derived from tune.schedulers.TrialScheduler."
         )
-    scheduler: TrialScheduler = _copied(given)
+    scheduler: TrialScheduler = copied(given)
     if not scheduler.set_search_properties(config.metric, config.mode, seed=seed, num_samples=config.num_samples):
         raise InvalidInputError(
             f"TuneConfig has metric={config.metric!r} and mode={config.mode!r}, but {type(scheduler).__name__} was "
@@ -99,10 +104,10 @@ def make_searcher(config: TuneConfig, space: Mapping[str, Any], seed: int) -> Se
             f"TuneConfig.search_alg={config.search_alg!r} is not a searcher. Give one of tune.search, its name, or an "
             "object of a class derived from tune.search.Searcher."
         )
-    searcher: Searcher = _copied(given)
+    searcher: Searcher = copied(given)
     name = type(searcher).__name__
     taken = searcher.set_search_properties(
-        config.metric, config.mode, dict(space), seed=seed, num_samples=config.num_samples
+        config.metric, config.mode, unpack_space(space), seed=seed, num_samples=config.num_samples
     )
     if not taken and has_domains(space):
         raise InvalidInputError(
@@ -122,6 +127,8 @@ class Algorithms:
         info: The experiment.
         results: Makes full results.
         name: Trial number -> trial id.
+        begun: ``num_samples`` as it was at the beginning (events tell of later changes); None: as in ``config``.
+        relearned: How often, by now, another metric came to count.
     """
 
     def __init__(
@@ -132,6 +139,8 @@ class Algorithms:
         info: ExperimentInfo,
         results: ResultBuilder,
         name: Callable[[int], str],
+        begun: int | None = None,
+        relearned: int = 0,
     ) -> None:
         self.memories: list[Memory] = []
         """Those that must be told the past when the experiment is opened again."""
@@ -144,20 +153,26 @@ class Algorithms:
 
         self.chosen = make_scheduler(config, seed)
         if type(self.chosen) is not FIFOScheduler:
-            desk = SchedulerDesk(self.chosen, info, results)
-            self.scheduler = desk
-            self.memories.append(desk)
+            adapter = SchedulerAdapter(self.chosen, info, results, relearned)
+            self.scheduler = adapter
+            self.memories.append(adapter)
         searcher = make_searcher(config, space, seed)
         if searcher is not None:
-            limit = None if config.num_samples == -1 else config.num_samples
             budget_of = getattr(self.chosen, "hyperband_info", None)
+            first = config.num_samples if begun is None else begun
+            limit = None if first == -1 else first
             script = Script(results.last, with_results=hears_results(searcher), budget_of=budget_of)
             filler = Filler(space, type(searcher).__name__)
             self.search = LearningProposer(
-                lambda: SearcherDesk(_learner(config, space, seed), name, limit), script, filler
+                lambda: ReplayableSearcher(_learner(config, space, seed), name, limit, relearned), script, filler
             )
             self.memories.append(self.search)
         self._searcher = searcher
+
+    @property
+    def searcher(self) -> Searcher | None:
+        """The searcher that has heard everything so far; None if configurations do not depend on results."""
+        return None if self.search is None else self.search.searcher
 
     @property
     def lookahead(self) -> int | None:
@@ -169,11 +184,15 @@ class Algorithms:
     @property
     def needed_metrics(self) -> tuple[tuple[str, str], ...]:
         """Metrics that reports must have, and who needs them."""
-        needed = []
-        for who in (self.chosen, self._searcher):
-            names = getattr(who, "metric", None) or ()
-            needed += [(name, type(who).__name__) for name in ([names] if isinstance(names, str) else names)]
-        return tuple(needed)
+        return _needed(self.chosen, self._searcher)
+
+
+def _needed(*policies: Any) -> tuple[tuple[str, str], ...]:
+    needed = []
+    for who in policies:
+        names = getattr(who, "metric", None) or ()
+        needed += [(name, type(who).__name__) for name in ([names] if isinstance(names, str) else names)]
+    return tuple(needed)
 
 
 def _learner(config: TuneConfig, space: Mapping[str, Any], seed: int) -> Searcher:
@@ -197,7 +216,7 @@ def _check_limits(config: TuneConfig) -> None:
     )
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
     """An independent copy of one of the user's objects; anything that can be stored can be copied this way."""
     import cloudpickle
 

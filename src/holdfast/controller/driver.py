@@ -9,61 +9,66 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import pickle
 import sys
 from collections.abc import Callable
 from contextlib import ExitStack
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import msgspec
 
 from holdfast.callbacks.callback import callbacks_from_paths, default_callbacks
-from holdfast.callbacks.progress import ExperimentFacts, make_display
-from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo, shown_root
 from holdfast.config import DEPRECATED, Environment, LocalEngine, ResumeConfig
-from holdfast.controller.algorithms import Algorithms
+from holdfast.config.registry import name_as_written
+from holdfast.controller import imported
+from holdfast.controller.algorithms import Algorithms, copied
+from holdfast.controller.backend_choice import address_of, backend_of
+from holdfast.controller.backends import JobContext, LocalBackend, close_journal
 from holdfast.controller.clock import RealClock
-from holdfast.controller.experiment import Experiment, check_unchanged, keep_replacements
+from holdfast.controller.experiment import Experiment, check_settings, check_unchanged, keep_replacements
+from holdfast.controller.experiment_info import make_info
 from holdfast.controller.feasibility import ResourceWatch
-from holdfast.controller.homes import Home, Keeping, LocalHome
+from holdfast.controller.history_reader import Past
 from holdfast.controller.loop import Controller, Edges, JournalWriter
-from holdfast.controller.notify import Notifier
-from holdfast.controller.past import Past
-from holdfast.controller.proposing import Describer, VariantProposer
+from holdfast.controller.notify import Notifier, make_notifier
+from holdfast.controller.own_objects import OwnObjects
+from holdfast.controller.proposing import Describer, VariantProposer, complete_rebuilt
 from holdfast.controller.replay import StopRuleMemory, open_with_memory, stored_memories
 from holdfast.controller.searching import LearningProposer
 from holdfast.controller.signals import watch_signals
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import sole_use
-from holdfast.controller.spools import hear_spools
+from holdfast.controller.spool_reader import hear_spools
 from holdfast.controller.stop_rule import UserStopRule
-from holdfast.controller.trial_kit import TrialKit
+from holdfast.controller.trial_setup import TrialSetup
 from holdfast.controller.watches import Watches
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
+from holdfast.core.metric_advice import CONFIG
 from holdfast.core.policies import Policies, Rules, ignore
 from holdfast.core.state import State
+from holdfast.display.display import Display, ExperimentFacts, make_display
+from holdfast.display.trial_output import TrialOutput
+from holdfast.display.words import restore_call
 from holdfast.engines.base import Engine
-from holdfast.engines.local import LocalProcessEngine
-from holdfast.journal.epoch import Claim, is_fenced, release
-from holdfast.journal.log import Journal
+from holdfast.engines.local_engine import LocalProcessEngine
+from holdfast.journal.claims import Claim
+from holdfast.journal.epoch import is_fenced, release
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.schedulers import FIFOScheduler
 from holdfast.search import BasicVariantGenerator
 from holdfast.space.naming import trial_id
 from holdfast.stopper import resolve_stopper
-from holdfast.storage.address import join_address
-from holdfast.storage.mounts import disk_of
-from holdfast.trainable.ahead import SpoolFolder
-from holdfast.trainable.messages import Setup
+from holdfast.storage import trial_logs
+from holdfast.storage.mounts import disk_of, free_bytes
+from holdfast.trainable.spool_writer import SpoolFolder
+from holdfast.trainable.worker_messages import Setup
+from holdfast.views.results import ResultBuilder
+from holdfast.views.trials import ExperimentInfo, shown_root
 
 logger = logging.getLogger("holdfast")
 
-LAST_SYNC_S = 60.0
-KEEPER_S = 5.0  # for jobs that are under way when the driver leaves: the next one must not meet them half done
+LAST_JOBS_S = 5.0  # for jobs that are under way when the driver leaves: the next one must not meet them half done
 LOOKAHEAD = 64
 AHEAD = 64  # reports that a trial may send without waiting: enough to keep the driver busy, heard within milliseconds
 SHIPPED = "what was missing in the store was sent"
@@ -79,6 +84,7 @@ class Outcome(msgspec.Struct):
     interrupted: str = ""  # why, if unfinished trials were left
     exit_code: int | None = None  # how the process must end because of a signal
     failure: tuple[int, bytes] | None = None  # fail_fast="raise": the failed trial and its exception, if it pickles
+    advice: list[str] = []  # what cannot be as the user meant it
 
 
 class Driver:
@@ -102,6 +108,7 @@ class Driver:
         only_ship: bool = False,
     ) -> None:
         self._only_ship = only_ship
+        self._end_now: Callable[[str], None] | None = None
         self._experiment = experiment
         self._environment = environment
         self._resume = resume or ResumeConfig()
@@ -114,18 +121,23 @@ class Driver:
         self._checkpoint = config.checkpoint_config
         self._tune_config = experiment.settings.tune_config
         self._info = make_info(experiment)
-        self._kit = TrialKit(experiment, self._info)
-        self._home = home_of(experiment)
+        self._kit = TrialSetup(experiment, self._info)
+        self._backend = backend_of(experiment)
         self._results = ResultBuilder(self._info)
         budget = self._tune_config.time_budget_s
         assert not isinstance(budget, timedelta)  # TuneConfig makes it seconds
         # A copy: the rule's memory belongs to this run, and a second fit() must begin with a rule that knows nothing.
-        self._stop = UserStopRule(resolve_stopper(_copied(config.stop)), budget)
-        prefix = (environment.trial_id_prefix or experiment.spec.uid)[:5]
-        self._prefix = prefix
+        self._stopper = None if config.stop is None else copied(config.stop)
+        self._stop = UserStopRule(resolve_stopper(self._stopper), budget)
+        self._remembers = False  # the past was told to scheduler, searcher and stop rule
+        self._written = experiment.spec.given_as or name_as_written(experiment.spec.trainable)
+        self._prefix = prefix = (environment.trial_id_prefix or experiment.spec.uid)[:5]
         spec, space = experiment.spec, experiment.settings.space
         name = partial(trial_id, prefix)
-        self._algorithms = Algorithms(self._tune_config, space, spec.seed, self._info, self._results, name)
+        change, changed = experiment.change, experiment.changed
+        self._settings = changed if change is None else changed.after(change)
+        times = experiment.begun_samples, self._settings.relearned
+        self._algorithms = Algorithms(self._tune_config, space, spec.seed, self._info, self._results, name, *times)
         self._memories = self._algorithms.memories
         if self._stop.has_memory:
             self._memories.append(StopRuleMemory(self._stop, self._results))
@@ -137,37 +149,43 @@ class Driver:
         """
         root = self._experiment.root
         self._kit.check_resources(self._run_config.engine)
+        self._kit.check_names()
         with ExitStack() as leaving:
             with sole_use(root):
                 check_unchanged(self._experiment)
-                claim = self._home.claim(takeover=self._takeover)
+                claim = self._backend.claim(takeover=self._takeover)
             leaving.callback(release, root.path, claim)
-            keep_replacements(self._experiment)
+            keep_replacements(self._experiment, claim.epoch)
             store = SnapshotStore(root.path, epoch=claim.epoch)
             leaving.callback(store.close)
-            leaving.callback(self._home.close)  # after the journal, which may still have something to ship
-            self._journal = own_journal = self._home.open(claim)
+            leaving.callback(self._backend.close)  # after the journal, which may still have something to ship
+            self._journal = own_journal = self._backend.open(claim)
             self._spools = SpoolFolder(root.path)
-            leaving.push(_close_journal(own_journal))
-            opened = open_with_memory(root, self._experiment.spec.retention, store, self._memories)
-            state = opened.state
+            leaving.push(close_journal(own_journal))
+            retention, retold = self._experiment.spec.retention, self._settings.retold
+            state = open_with_memory(root, retention, store, self._memories, retold).state
+            self._remembers = True
+            self._kit.check_directories(state)
+            self._experiment.files.check(state)
+            self._backend.compare(state, self._experiment.spec.uid)
+            check_settings(self._experiment, state.settings)
             clock = RealClock(not_before=state.last_at)
             engine = self._make_engine()
             leaving.callback(engine.close)
-            journal = self._home.follow(own_journal, engine.wake, state)
-            hooks = self._make_notifier(state, clock, journal, claim)
+            journal = self._backend.follow(own_journal, engine.wake, state)
+            hooks = self._make_notifier(state, clock, journal, claim, engine)
             leaving.callback(hooks.close)
-            self._home.start(hooks.trouble, hooks.take_written)
+            self._backend.start(hooks.trouble, hooks.take_written)
             directory = partial(self._kit.directory, state)
-            keeping = Keeping(state, clock, directory, hooks.trouble, self._experiment.spec.retention)
-            kept = self._home.keep(engine.wake, keeping)
-            leaving.callback(kept.close, KEEPER_S)
+            context = JobContext(state, clock, directory, hooks.trouble, self._experiment.spec.retention)
+            jobs = self._backend.checkpoint_jobs(engine.wake, context)
+            leaving.callback(jobs.close, LAST_JOBS_S)
             self._proposer = self._make_proposer(state, engine)
             leaving.callback(self._proposer.close)
             edges = Edges(
                 engine=engine,
                 journal=journal,
-                keeper=kept.edge,
+                jobs=jobs.edge,
                 proposer=self._proposer,
                 clock=clock,
                 run_message=partial(self._kit.run_message, state),
@@ -186,25 +204,49 @@ class Driver:
             )
             return self._drive(controller, claim, snapshots)
 
+    def end(self, reason: str) -> bool:
+        """End as for a signal; a second time, at once. From any thread. Returns False if the run has not begun yet."""
+        if self._end_now is not None:
+            self._end_now(reason)
+        return self._end_now is not None
+
+    def recall(self) -> None:
+        """Tell the past to scheduler, searcher and stop rule, and do nothing else. Writes nothing."""
+        root, retention = self._experiment.root, self._experiment.spec.retention
+        open_with_memory(root, retention, SnapshotStore(root.path), self._memories, self._settings.retold)
+        self._remembers = True
+
+    def hand_back(self, own: OwnObjects) -> None:
+        """Let the user's objects hold the final memory."""
+        if self._remembers:
+            algorithms = self._algorithms
+            own.fill(scheduler=algorithms.chosen, search_alg=algorithms.searcher, stop=self._stopper)
+
     def _drive(self, controller: Controller, claim: Claim, snapshots: Snapshotter) -> Outcome:
         state, edges, hooks = controller.state, controller.edges, self._hooks
         resumed = bool(state.trials)
         former = state.stopped or "the driver that ran it was lost"
         self._inherited = set(state.running)  # a driver that we took over from may still have workers at these
-        controller.record(ev.EpochStarted(edges.clock.now(), claim.epoch, claim.writer, claim.host, claim.pid))
+        self._begin(controller, claim)
         # Only now: a driver that was taken over while it opened is fenced by the record and must not sweep.
         self._kit.tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
         if resumed:
             resume = self._resume
             spent = self._stop.why_stop_all(state.lived(edges.clock.now())) if state.stopping else ""
+            requests = self._kit.new_requests(state) if self._experiment.has_new_requests else {}
             controller.tell(
-                ob.Resumed(resume.finished.value, resume.unfinished.value, resume.errored.value, former, spent)
+                ob.Resumed(
+                    resume.finished.value, resume.unfinished.value, resume.errored.value, former, spent, requests
+                )
             )
+
+        hooks.be_told_of_end(lambda: controller.watches.is_ending)
 
         def end(reason: str) -> None:
             controller.watches.end(reason)
             edges.engine.wake()
 
+        self._end_now = end
         if self._only_ship:
             controller.watches.end(SHIPPED)
         with watch_signals(
@@ -213,6 +255,7 @@ class Driver:
             try:
                 hooks.start()
                 self._journal.flush()  # raises if somebody has taken over meanwhile, whose workers opening would end
+                self._note_output_files()
                 edges.engine.open(self._setup(state))
                 # Only now: opening has ended what the driver before had left running.
                 hear_spools(controller, self._journal, self._spools)
@@ -227,10 +270,29 @@ class Driver:
         return Outcome(
             state,
             self._info,
-            interrupted=state.session.draining,
+            interrupted=state.driver.draining,
             exit_code=signals.exit_code,
             failure=hooks.failure if self._failure.fail_fast == "raise" else None,
+            advice=hooks.advisor.texts(),
         )
+
+    def _begin(self, controller: Controller, claim: Claim) -> None:
+        """The first records: who writes from now on, with which files, and with which settings."""
+        experiment, now = self._experiment, controller.edges.clock.now()
+        digests = dict(experiment.files.digests)
+        begin = ev.EpochStarted(now, claim.epoch, claim.writer, claim.host, claim.pid, digests)
+        change, state = experiment.change, controller.state
+        controller.record(begin, *([] if change is None else [msgspec.structs.replace(change, at=now)]))
+        experiment.changed, experiment.change = state.settings, None
+        if change is not None and change.num_samples is not None and state.stopping:
+            self._hooks.warn(
+                f"nothing more is started, because the experiment was stopped: {state.stopping}. Give another "
+                "time_budget_s or stop as well."
+            )
+        plan = experiment.variants() if self._algorithms.search is None else None
+        imported.go_on(controller, experiment.spec, experiment.settings.space, plan, self._hooks.warn)
+        for event in complete_rebuilt(plan, state, self._kit.keep_values, controller.edges.clock.now()):
+            controller.record(event)
 
     def _loop(self, controller: Controller, snapshots: Snapshotter) -> None:
         state, clock = controller.state, controller.edges.clock
@@ -242,8 +304,8 @@ class Driver:
                 controller.step()
                 if controller.watches.hurry:
                     self._hurry(state)
-                why = self._home.why_give_up()
-                if why and not state.session.draining:
+                why = self._backend.why_give_up()
+                if why and not state.driver.draining:
                     controller.watches.end(why)
                 elif why and self._only_ship:  # nothing else would end the wait for its uploads
                     controller.tell(ob.GraceOver())
@@ -255,7 +317,7 @@ class Driver:
 
     def _hurry(self, state: State) -> None:
         """Leave at once; or in order, if nothing but storage is waited for, because that says what is missing there."""
-        missing = self._home.missing(state)
+        missing = self._backend.missing(state)
         if missing and not state.running:
             return
         if missing:
@@ -266,7 +328,7 @@ class Driver:
         """The last facts, the last sync, the last snapshot: only then may ``fit()`` claim anything (I9)."""
         state, hooks = controller.state, self._hooks
         hear_spools(controller, self._journal, self._spools)
-        reason = state.session.draining
+        reason = state.driver.draining
         running = [
             ev.AttemptInterrupted(controller.edges.clock.now(), n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED)
             for n in state.running
@@ -275,14 +337,23 @@ class Driver:
         try:
             hooks.last_words()
         finally:
-            self._home.finish(state, lambda: controller.watches.why_leave(controller.edges.clock.now()))
+            self._backend.finish(state, lambda: controller.watches.why_leave(controller.edges.clock.now()))
         hooks.finish(reason)
-        self._kit.tidy(state, {*state.session.untidy, *self._inherited, *(event.n for event in running)})
+        self._kit.tidy(state, {*state.driver.untidy, *self._inherited, *(event.n for event in running)})
         snapshots.finish()
 
     # --- the parts
 
-    def _make_notifier(self, state: State, clock: RealClock, journal: JournalWriter, claim: Claim) -> Notifier:
+    def _make_display(self, engine: Engine) -> Display:
+        config = self._run_config
+        display = make_display(config.verbose, self._experiment.stream, reporter=config.progress_reporter)
+        if isinstance(engine, LocalProcessEngine):  # others print where their trials run
+            display.watch(TrialOutput(self._info, engine.output_files, config.log_files))
+        return display
+
+    def _make_notifier(
+        self, state: State, clock: RealClock, journal: JournalWriter, claim: Claim, engine: Engine
+    ) -> Notifier:
         config, environment, info, root = self._run_config, self._environment, self._info, self._experiment.root
         history = Past(root.path, self._experiment.spec.retention, self._results)
         info.load_rows = history.rows
@@ -297,8 +368,10 @@ class Driver:
             resumed=bool(state.trials),
             trainable=info.trainable_name,
             info=info,
+            notes=self._first_notes(),
+            given_as=self._written,
         )
-        return Notifier(
+        return make_notifier(
             state,
             info,
             clock,
@@ -308,17 +381,24 @@ class Driver:
             history=history,
             stop=self._stop,
             callbacks=default_callbacks(environment.disable_auto_callback_loggers, given),
-            display=make_display(config.verbose, reporter=config.progress_reporter),
+            display=self._make_display(engine),
             facts=facts,
             is_fenced=partial(is_fenced, root.path, claim, disk=disk_of(root.path)),
             logs_policies=getattr(self._algorithms.chosen, "log_config", True),
+            metrics=[*filter(None, [info.metric]), *dict(self._algorithms.needed_metrics)],
+            output_files=config.log_files or (),
         )
+
+    def _first_notes(self) -> tuple[str, ...]:
+        """What is not as before, or not as the user may think."""
+        change, notes = self._experiment.change, self._experiment.notes
+        return (*notes,) if change is None else (f"changed: {'; '.join(change.words)}", *notes)
 
     def _policies(self, ahead: int) -> Policies:
         tune, experiment, algorithms = self._tune_config, self._experiment, self._algorithms
         required: tuple[tuple[str, str], ...] = ()
         if not self._environment.disable_strict_metric_checking:
-            own = ((tune.metric, "tune.TuneConfig()"),) if tune.metric else ()
+            own = ((tune.metric, CONFIG),) if tune.metric else ()
             required = (*own, *(need for need in algorithms.needed_metrics if need[0] != tune.metric))
         planner = tune.search_alg if isinstance(tune.search_alg, BasicVariantGenerator) else None
         limit = tune.max_concurrent_trials or (planner.max_concurrent if planner else 0)
@@ -336,31 +416,53 @@ class Driver:
             count_preemption=self._environment.count_preemption_as_failure,
             unwind_grace_s=self._environment.force_trial_cleanup_s,
             max_uncommitted=self._max_uncommitted(),
+            max_backlog_bytes=self._max_backlog_bytes,
             ahead=ahead if self._lets_everything_pass() else 0,
             roots=(str(experiment.root.path), os.path.realpath(experiment.root.path)),
+            mode=tune.mode or getattr(algorithms.chosen, "mode", None),
+            schedulers=(type(algorithms.chosen).__name__,),
+            restore=restore_call(shown_root(self._info)).removesuffix(")"),
+            trainable=self._written,
         )
         tell = ignore if algorithms.search is None else algorithms.search.tell
         return Policies(rules, algorithms.scheduler, self._stop, self._results, tell)
 
     def _lets_everything_pass(self) -> bool:
-        """Whether no report can lead to anything but "go on", and a spool is as safe as an answer."""
-        algorithms, home = self._algorithms, self._home
+        """Whether no report can lead to anything but "continue", and a spool is as safe as an answer."""
+        algorithms, home = self._algorithms, self._backend
         free = type(algorithms.chosen) is FIFOScheduler and algorithms.search is None and self._stop.is_idle
-        return free and not self._experiment.spec.is_class and isinstance(home, LocalHome) and home.accepts_unsynced
+        return free and not self._experiment.spec.is_class and isinstance(home, LocalBackend) and home.accepts_unsynced
 
     def _max_uncommitted(self) -> int:
         if self._checkpoint.wait_for_commit:
             return 0
-        return self._home.most_uncommitted(self._experiment.spec.retention)
+        return self._backend.most_uncommitted(self._experiment.spec.retention)
+
+    @property
+    def _max_backlog_bytes(self) -> int | None:
+        config = self._run_config.sync_config
+        return None if config is None else config.max_backlog_bytes
 
     def _watches(self) -> Watches:
-        return Watches(self._stop, stall_timeout_s=self._failure.stall_timeout_s, grace_s=self._failure.grace_s)
+        by_disk = self._max_backlog_bytes is None
+        return Watches(
+            self._stop,
+            stall_timeout_s=self._failure.stall_timeout_s,
+            grace_s=self._failure.grace_s,
+            free_space=partial(free_bytes, self._experiment.root.path) if by_disk else None,
+        )
 
     def _make_engine(self) -> Engine:
         settings = self._run_config.engine
         if not isinstance(settings, LocalEngine):
             settings = LocalEngine()
         return LocalProcessEngine(settings, log_dir=self._experiment.root.logs)
+
+    def _note_output_files(self) -> None:
+        names, folder = self._run_config.log_files, self._experiment.root.logs
+        if names is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            trial_logs.keep_streams(str(folder), names)
 
     def _setup(self, state: State) -> Setup:
         root, spec = self._experiment.root, self._experiment.spec
@@ -382,6 +484,9 @@ class Driver:
             working_dir=os.getcwd(),
             address=address_of(self._experiment),
             epoch=state.epoch,
+            max_output_bytes=self._run_config.max_output_bytes or 0,
+            digests=self._experiment.files.digests,
+            own_processes=self._tune_config.own_processes,
         )
 
     def _make_proposer(self, state: State, engine: Engine) -> VariantProposer | LearningProposer:
@@ -397,73 +502,6 @@ class Driver:
             return VariantProposer(self._experiment.variants(), state, describe)
         search.start(describe, engine.wake)
         return search
-
-
-def home_of(experiment: Experiment) -> Home:
-    """Where the experiment lives."""
-    config, root = experiment.settings.run_config, experiment.root
-    assert config.sync_config is not None
-    if root.remote is not None:
-        from holdfast.controller.store_home import StoreHome
-
-        return StoreHome(root, config.durability, config.sync_config)
-    if config.sync_config.upload_dir is not None and config.sync_config.has_own_syncer:
-        from holdfast.controller.synced_home import SyncedHome
-
-        waits = config.checkpoint_config is not None and config.checkpoint_config.wait_for_commit
-        return SyncedHome(root, config.durability, config.sync_config, wait_for_commit=waits)
-    return LocalHome(root, config.durability)
-
-
-def address_of(experiment: Experiment) -> str:
-    """Where the experiment is for other machines; "" if it is nowhere but in its directory."""
-    config, root = experiment.settings.run_config.sync_config, experiment.root
-    if root.remote is not None:
-        return root.remote.url
-    if config is not None and config.upload_dir is not None and config.has_own_syncer:
-        return join_address(config.upload_dir, root.name)
-    return ""
-
-
-def make_info(experiment: Experiment) -> ExperimentInfo:
-    """What callbacks, results and displays need to know about the experiment."""
-    spec = experiment.spec
-    return ExperimentInfo(
-        root=experiment.root.path,
-        url="" if experiment.root.remote is None else experiment.root.remote.url,
-        filesystem=None if experiment.root.remote is None else experiment.root.remote.filesystem,
-        name=spec.name,
-        trainable_name=spec.trainable,
-        is_class=spec.is_class,
-        metric=spec.metric,
-        mode=spec.mode,
-        num_samples=spec.num_samples,
-        total_samples=spec.total,
-        stop=experiment.settings.run_config.stop,
-        objects=experiment.objects,
-        max_identifier_len=spec.max_identifier_len,
-        utc_offset_s=spec.utc_offset_s,
-    )
-
-
-def _copied(value: Any) -> Any:
-    """An independent copy of one of the user's objects; anything that can be stored can be copied this way."""
-    import cloudpickle
-
-    return value if value is None else pickle.loads(cloudpickle.dumps(value))
-
-
-def _close_journal(journal: Journal) -> Callable[..., bool]:
-    def close(kind: Any, error: Any, trace: Any) -> bool:
-        try:
-            journal.close(release=False)
-        except Exception as failure:
-            if kind is None:
-                raise
-            logger.error("while leaving: %s", failure)
-        return False
-
-    return close
 
 
 __all__ = ["Driver", "Outcome", "make_info"]

@@ -1,22 +1,30 @@
-"""An experiment as the driver holds it: its root, its facts and the user's objects. Created once, loaded ever after."""
+"""An experiment as the driver holds it: its root, its facts and the user's objects. Here it is created.
+
+Created once; ever after it is loaded (``loading``).
+"""
 
 from __future__ import annotations
 
 import copy
 import os
-import secrets
+import random
+import sys
 import time
 import uuid
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from holdfast._version import __version__
-from holdfast.config import CheckpointConfig, Environment, RunConfig, SyncConfig, TuneConfig
+from holdfast.config import CheckpointConfig, Environment, RunConfig, TuneConfig
+from holdfast.config.registry import get_trainable, trainable_name, written_as
+from holdfast.controller import start_checkpoint
 from holdfast.controller.algorithms import check_algorithms
-from holdfast.controller.given_again import take_again
-from holdfast.controller.remote import Remote, mirror_root, open_root, remote_of
-from holdfast.controller.spec import Root, Spec, read_pickle, read_spec, sole_use, write_spec
+from holdfast.controller.object_files import ObjectFiles
+from holdfast.controller.remote_experiment import Remote, is_unused, mark_mirror, mirror_root, remote_of
+from holdfast.controller.spec import Root, Spec, read_spec, sole_use, write_spec
+from holdfast.core import events as ev
+from holdfast.core.changed_settings import ChangedSettings
 from holdfast.core.retention import Retention
 from holdfast.errors import (
     ExperimentExistsError,
@@ -26,10 +34,9 @@ from holdfast.errors import (
     TuneError,
 )
 from holdfast.journal.epoch import holder
-from holdfast.registry import get_trainable, trainable_name
 from holdfast.search.basic_variant import BasicVariantGenerator
 from holdfast.space import flatten_dict
-from holdfast.space.domains import Function
+from holdfast.space.nested import check_names
 from holdfast.space.objects import extract_objects
 from holdfast.space.variants import VariantPlan
 from holdfast.stopper import resolve_stopper
@@ -41,8 +48,8 @@ from holdfast.trainable.pickling import (
     dump_settings,
     dump_trainable,
     load_objects,
-    load_trainable,
 )
+from holdfast.trainable.sealed import digest_of
 
 MAX_NAME_TRIES = 10_000
 PLANNERS = ("random", "variant_generator")
@@ -51,6 +58,9 @@ PLANNERS = ("random", "variant_generator")
 
 class Settings:
     """What the user asked for: pickled once, because stop rules, callbacks and spaces may be any object."""
+
+    taken: dict[str, str] = {}
+    """Settings that hold corrected code of a value that had been changed before, and the key of that value."""
 
     def __init__(self, space: dict[str, Any], tune_config: TuneConfig, run_config: RunConfig) -> None:
         self.space = space  # objects replaced by markers
@@ -67,14 +77,43 @@ class Experiment:
         self.settings = settings
         self.trainable = trainable
         self.objects = objects
+        self.files = ObjectFiles(root, spec)
         self.replacements: dict[Path, bytes] = {}  # files that a restore was given again; see ``keep_replacements``
+        self.begun_samples = spec.num_samples
+        self.changed = ChangedSettings()  # settings that were changed since it was begun
+        self.change: ev.SettingsChanged | None = None  # one that this restore was given, and that is no fact yet
+        self.stream: TextIO | None = None  # where progress is shown; None: on the standard output
+        self.has_new_requests = False  # trials that wait ask for what the trainable asks for now
+        self.notes: list[str] = []  # what whoever loaded it should know: the use of stored code, say
 
     def variants(self) -> VariantPlan:
         """All configurations of this experiment, in order, if they do not depend on results."""
-        return _plan(self.settings, self.spec.num_samples, self.spec.seed, self.objects)
+        return plan_of(self.settings, self.spec.num_samples, self.spec.seed, self.objects)
 
 
-def _plan(settings: Settings, num_samples: int, seed: int, objects: Mapping[str, Any]) -> VariantPlan:
+def drawn_seed() -> int:
+    """A seed for an experiment that was given none: drawn from the generator that the user has seeded, if any.
+
+    Python's own global generator starts with fresh entropy in each process, so it need not be known whether it was
+    seeded. NumPy's is used only if it was: many scripts seed that one alone.
+    """
+    numpy = sys.modules.get("numpy")
+    if numpy is not None and _was_seeded(numpy):
+        high, low = (int(part) for part in numpy.random.randint(0, 1 << 31, size=2))
+        return high << 31 | low
+    return random.getrandbits(63)
+
+
+def _was_seeded(numpy: Any) -> bool:
+    """Whether ``numpy.random.seed(n)`` was called: the global generator then has no sequence of fresh entropy."""
+    try:
+        return numpy.random.mtrand._rand._bit_generator._seed_seq is None
+    except AttributeError:
+        return False
+
+
+def plan_of(settings: Settings, num_samples: int, seed: int, objects: Mapping[str, Any]) -> VariantPlan:
+    """All configurations that do not depend on results."""
     given = settings.tune_config.search_alg
     if isinstance(given, str) and given in PLANNERS:
         given = None
@@ -172,9 +211,23 @@ def retention_of(config: CheckpointConfig) -> Retention:
 
 
 def create_experiment(
-    trainable: Any, param_space: Any, tune_config: TuneConfig, run_config: RunConfig, environment: Environment
+    trainable: Any,
+    param_space: Any,
+    tune_config: TuneConfig,
+    run_config: RunConfig,
+    environment: Environment,
+    *,
+    start: str = "",
 ) -> Experiment:
     """Check everything that can be checked, then write the experiment's root.
+
+    Args:
+        trainable: As ``Tuner`` was given it, like those that follow.
+        param_space: The search space.
+        tune_config: What to search.
+        run_config: How to run.
+        environment: Settings from outside.
+        start: Path of a checkpoint that every trial starts from.
 
     Durability: when this returns, the experiment can be restored from its root after any crash, on any machine.
     """
@@ -185,13 +238,16 @@ def create_experiment(
     assert run_config.checkpoint_config is not None
     check_checkpoint_config(run_config.checkpoint_config, is_class, name)
     _check_available(run_config)
+    if start:
+        start_checkpoint.check(start)
     resolve_stopper(run_config.stop)
+    check_names(space)
     pickled = dump_trainable(function)
     plain_space, objects = extract_objects(space)
-    seed = tune_config.seed if tune_config.seed is not None else secrets.randbits(63)
+    seed = tune_config.seed if tune_config.seed is not None else drawn_seed()
     settings = Settings(plain_space, tune_config, run_config)
     check_algorithms(tune_config, plain_space, seed)
-    plan = _plan(settings, tune_config.num_samples, seed, objects)
+    plan = plan_of(settings, tune_config.num_samples, seed, objects)
     pickled_objects, pickled_settings = dump_objects(plan.objects), dump_settings(_without_secrets(settings))
     root = _choose_root(run_config, name, environment)
     spec = Spec(
@@ -212,16 +268,18 @@ def create_experiment(
         retention=retention_of(run_config.checkpoint_config),
         max_identifier_len=environment.max_len_identifier,
         utc_offset_s=time.localtime().tm_gmtoff,
+        given_as=written_as(trainable),
     )
     files = {
         root.trainable_file: pickled,
         root.values_file: pickled_objects,
         root.settings_file: pickled_settings,
     }
-    _write(root, spec, files)
+    spec.objects = {path.name: digest_of(content) for path, content in files.items()}
+    _write(root, spec, files, start)
     if root.remote is not None:
         _publish(root, root.remote, run_config)
-    return Experiment(root, spec, settings, function, load_objects(root.values_file))
+    return Experiment(root, spec, settings, function, load_objects(root.values_file, stored=pickled_objects))
 
 
 def _without_secrets(settings: Settings) -> Settings:
@@ -241,7 +299,7 @@ def _check_available(config: RunConfig) -> None:
         )
 
 
-def _write(root: Root, spec: Spec, files: dict[Path, bytes]) -> None:
+def _write(root: Root, spec: Spec, files: dict[Path, bytes], start: str) -> None:
     try:
         root.objects.mkdir(parents=True, exist_ok=True)
         with sole_use(root):
@@ -250,6 +308,9 @@ def _write(root: Root, spec: Spec, files: dict[Path, bytes]) -> None:
             root.spec_file.unlink(missing_ok=True)  # of an experiment that was made here before and never run
             for path, content in files.items():
                 write_atomic(str(path), content)
+            (root.objects / start_checkpoint.ARCHIVE).unlink(missing_ok=True)
+            if start:
+                start_checkpoint.keep(root, start)
             write_spec(root, spec)  # last: from here on this is an experiment
     except OSError as error:
         raise _cannot_write(root, error) from error
@@ -300,12 +361,15 @@ def _choose_remote(base: Remote, stem: str, run_config: RunConfig) -> Root:
         if run_config.name is not None and run_config.if_exists != "new":
             raise _exists(remote.url)
         remote = base.below(f"{stem}_{number}")
-    root = mirror_root(remote, None if run_config.local_dir is None else os.fspath(run_config.local_dir))
-    if root.path.exists() and any(root.path.iterdir()):
+    staging = None if run_config.local_dir is None else os.fspath(run_config.local_dir)
+    root = mirror_root(remote, staging)
+    if not is_unused(root.path):
         owner = holder(root.path)
         if owner is not None and owner.alive:
             raise _exists(str(root.path))
         root.path.rename(root.path.with_name(f"{root.path.name}.superseded-{uuid.uuid4().hex[:8]}"))
+    if staging is not None:
+        mark_mirror(root)
     return root
 
 
@@ -335,48 +399,6 @@ def _free_root(path: Path) -> Root:
     raise InvalidInputError(f"There are {MAX_NAME_TRIES} experiments named {path.name!r} in {path.parent} already.")
 
 
-def load_experiment(
-    path: str | os.PathLike[str],
-    trainable: Any = None,
-    param_space: Any = None,
-    filesystem: Any = None,
-    sync_config: SyncConfig | None = None,
-    tune_config: TuneConfig | None = None,
-    run_config: RunConfig | None = None,
-) -> Experiment:
-    """The experiment at ``path``, with the user's objects as stored or as given again."""
-    if sync_config is not None:
-        from holdfast.controller.synced_home import fetch_copy
-
-        root, sync_config = fetch_copy(os.fspath(path), sync_config)
-    else:
-        root = open_root(path, filesystem)
-    spec = read_spec(root)
-    function = _checked_again(spec, trainable) if trainable is not None else _stored_trainable(root, spec)
-    settings = _stored_settings(root)
-    replacements: dict[Path, bytes] = {}
-    if sync_config is not None:  # a syncer of another machine need not work on this one
-        settings.run_config._set("sync_config", sync_config)
-        replacements[root.settings_file] = dump_settings(settings)
-    if take_again((settings.tune_config, tune_config), (settings.run_config, run_config)):
-        resolve_stopper(settings.run_config.stop)
-        check_algorithms(settings.tune_config, settings.space, spec.seed)
-        replacements[root.settings_file] = dump_settings(settings)
-    if trainable is not None:
-        replacements[root.trainable_file] = dump_trainable(function)
-    objects = load_objects(root.values_file)
-    if param_space is not None:
-        space, newer = _respecified(spec, param_space)
-        objects = load_objects(root.values_file, dump_objects(newer))
-        settings.space = _refreshed(settings.space, space)
-        replacements[root.values_file] = objects.dump()
-        replacements[root.settings_file] = dump_settings(settings)
-    spec.name = root.path.name
-    experiment = Experiment(root, spec, settings, function, objects)
-    experiment.replacements = replacements
-    return experiment
-
-
 def check_unchanged(experiment: Experiment) -> None:
     """Refuse to run if the root has gone, or belongs to a Tuner that was made for it later."""
     root = experiment.root
@@ -387,73 +409,19 @@ def check_unchanged(experiment: Experiment) -> None:
         )
 
 
-def keep_replacements(experiment: Experiment) -> None:
+def check_settings(experiment: Experiment, found: ChangedSettings) -> None:
+    """Refuse to run with settings that do not hold any more, before anything is written."""
+    if found != experiment.changed:
+        raise ExperimentExistsError(
+            f"The settings of {experiment.root.shown} were changed by another driver after this Tuner was made. Make "
+            "it again, with Tuner.restore(...), to go on with those. Nothing was changed."
+        )
+
+
+def keep_replacements(experiment: Experiment, epoch: int) -> None:
     """Store what was given again, so that workers and later restores use it. Only its one driver may do that (I4)."""
     for path, content in experiment.replacements.items():
-        write_atomic(str(path), content)
+        experiment.files.replace(path, content, epoch)
     if experiment.replacements and experiment.root.remote is not None:
         experiment.root.remote.send_objects(experiment.root)
     experiment.replacements.clear()
-
-
-def _checked_again(spec: Spec, trainable: Any) -> Any:
-    name = trainable_name(trainable)
-    if name != spec.trainable:
-        raise InvalidInputError(
-            "Invalid `trainable` input to `Tuner.restore()`: it must be the one that the experiment was started with. "
-            f"Got a trainable with identifier {name!r} but expected {spec.trainable!r}. Changed code under the same "
-            "name is fine."
-        )
-    function = resolve_trainable(trainable)
-    if is_class_trainable(function) != spec.is_class:
-        was, now = ("class", "function") if spec.is_class else ("function", "class")
-        raise InvalidInputError(
-            f"Invalid `trainable` input to `Tuner.restore()`: {spec.trainable!r} was a {was}, and its checkpoints are "
-            f"those of one; got a {now} of the same name."
-        )
-    return function
-
-
-def _stored_trainable(root: Root, spec: Spec) -> Any:
-    try:
-        return load_trainable(root.trainable_file.read_bytes())
-    except Exception as error:
-        raise InvalidInputError(
-            f"The trainable {spec.trainable!r} stored at {root.shown} cannot be loaded "
-            f"({type(error).__name__}: {error}). Give it again: Tuner.restore(path, trainable=...)."
-        ) from error
-
-
-def _stored_settings(root: Root) -> Settings:
-    try:
-        settings = read_pickle(root.settings_file)
-    except Exception as error:
-        raise InvalidInputError(
-            f"The settings of {root.shown} cannot be loaded ({type(error).__name__}: {error}): they refer to code that "
-            "is not importable here. Make it importable; the experiment's data is untouched and readable with "
-            f"`holdfast status {root.shown}`."
-        ) from error
-    assert isinstance(settings, Settings)
-    return settings
-
-
-def _respecified(spec: Spec, param_space: Any) -> tuple[dict[str, Any], dict[str, Any]]:
-    space = check_space(param_space)
-    keys = space_keys(space)
-    if keys != spec.space_keys:
-        raise InvalidInputError(
-            "Invalid `param_space` input to `Tuner.restore()`: its keys must be those of the original space, because "
-            f"only objects in it are refreshed.\nGot: {keys}\nExpected: {spec.space_keys}"
-        )
-    return extract_objects(space)
-
-
-def _refreshed(stored: Any, given: Any) -> Any:
-    """The stored space with the functions of the one that was given again; what else it draws from is settled."""
-    if isinstance(stored, Function):
-        return given if isinstance(given, Function) else stored
-    if isinstance(stored, dict) and isinstance(given, dict):
-        return {key: _refreshed(value, given.get(key)) for key, value in stored.items()}
-    if isinstance(stored, list) and isinstance(given, list) and len(stored) == len(given):
-        return [_refreshed(value, other) for value, other in zip(stored, given, strict=True)]
-    return stored

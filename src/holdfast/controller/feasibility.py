@@ -19,10 +19,10 @@ class ResourceWatch:
     def look(self, at: float) -> None:
         """Warn if the first waiting trial cannot start although nothing else is running."""
         state = self._state
-        if state.running or not state.pending or not state.session.capacity or at < self._next:
+        if state.running or not state.pending or not state.driver.capacity or at < self._next:
             return
         trial = state.trials[state.pending[0]]
-        capacity, wanted = state.session.capacity, units(trial.request)
+        capacity, wanted = state.driver.capacity, units(trial.request)
         missing = {name: amount for name, amount in wanted.items() if amount > capacity.get(name, 0)}
         if not missing:
             return

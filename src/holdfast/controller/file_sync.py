@@ -44,6 +44,7 @@ class FileSync:
         artifacts: Upload everything that is new in trials' directories, not only what ``changed`` tells.
         is_void: Whether somebody else writes the experiment now, whose files must not be replaced by older ones.
         also: Sends what else has changed; raises `StorageError` if that does not work.
+        logs: Names logs that have changed, and what they are called in the store.
     """
 
     def __init__(
@@ -56,6 +57,7 @@ class FileSync:
         artifacts: bool = False,
         is_void: Callable[[], bool] = lambda: False,
         also: Callable[[], None] = lambda: None,
+        logs: Callable[[], Iterable[Sending]] = lambda: (),
     ) -> None:
         self._uploads = FencedUploads(store)
         self._root = os.path.abspath(root)
@@ -64,6 +66,8 @@ class FileSync:
         self._artifacts = artifacts
         self._is_void = is_void
         self._also = also
+        self._logs = logs
+        self._keys: dict[str, str] = {}  # of logs that wait
         self._waiting: set[str] = set()
         self._sent: dict[str, tuple[int, int]] = {}  # of artifacts
         self._inherited = False  # have the files of former drivers been looked for?
@@ -157,6 +161,8 @@ class FileSync:
             if not self._waiting.isdisjoint(batch):
                 raise
         self._waiting.difference_update(batch)
+        for path in batch:
+            self._keys.pop(path, None)
         return True
 
     def _collect(self) -> None:
@@ -164,6 +170,9 @@ class FileSync:
             self._waiting.update(self._left_behind())
             self._inherited = True
         self._waiting.update(path for path in map(os.path.abspath, self._changed()) if self._is_inside(path))
+        for log in self._logs():
+            self._keys[log.path] = log.key
+            self._waiting.add(log.path)
         if self._artifacts:
             for directory in self._trial_dirs():
                 self._waiting.update(self._changed_artifacts(directory))
@@ -216,7 +225,7 @@ class FileSync:
         return path.startswith(self._root + os.sep)
 
     def _key(self, path: str) -> str:
-        return os.path.relpath(path, self._root).replace(os.sep, "/")
+        return self._keys.get(path) or os.path.relpath(path, self._root).replace(os.sep, "/")
 
 
 def files_since(root: str | os.PathLike[str], began: float) -> Iterable[str]:

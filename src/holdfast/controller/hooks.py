@@ -40,6 +40,10 @@ class Hooks(Protocol):
         """Storage trouble to show; empty when it is over."""
         ...
 
+    def large(self, event: ev.Reported, size: int) -> None:
+        """A report is larger than reports should be."""
+        ...
+
 
 class NoHooks:
     """Nobody listens: for simulation."""
@@ -65,4 +69,7 @@ class NoHooks:
         return False
 
     def trouble(self, text: str) -> None:
+        pass
+
+    def large(self, event: ev.Reported, size: int) -> None:
         pass

@@ -15,6 +15,7 @@ from typing import Protocol
 
 import msgspec
 
+from holdfast.controller.advice import LARGE_REPORT_BYTES
 from holdfast.controller.clock import Clock
 from holdfast.controller.hooks import Hooks
 from holdfast.controller.watches import Watches
@@ -28,7 +29,7 @@ from holdfast.core.state import State
 from holdfast.core.turn import Turn
 from holdfast.engines.base import Engine
 from holdfast.errors import StorageError
-from holdfast.trainable.messages import Decision, Run
+from holdfast.trainable.worker_messages import Decision, Run
 
 POLL_S = 0.25  # how long the loop may sleep when nothing happens
 JOURNAL_RETRY_S = 0.5
@@ -75,7 +76,7 @@ class JournalWriter(Protocol):
         """The error for a driver that was told to end while its last records wait."""
 
 
-class Keeper(Protocol):
+class JobEdge(Protocol):
     """Carries out Commit, Verify and Delete, and says how they ended. Retries by itself what may still work."""
 
     def prepare(self, command: cmd.Commit | cmd.Delete) -> None:
@@ -89,7 +90,7 @@ class Keeper(Protocol):
     def drain(self) -> list[ob.Observation]: ...
 
 
-class Proposer(Protocol):
+class ProposerEdge(Protocol):
     """The searcher's edge."""
 
     def ask(self, count: int) -> None: ...
@@ -102,8 +103,8 @@ class Edges(msgspec.Struct):
 
     engine: Engine
     journal: JournalWriter
-    keeper: Keeper
-    proposer: Proposer
+    jobs: JobEdge
+    proposer: ProposerEdge
     clock: Clock
     run_message: Callable[[int], Run]
     """Trial number -> what its worker needs to run the attempt that the state says it is in."""
@@ -136,7 +137,7 @@ class Controller:
         """Is there nothing left that this driver should do?"""
         if self._inbox:
             return False
-        if self.state.session.draining:
+        if self.state.driver.draining:
             return drained(self.state)
         return finished(self.state)
 
@@ -152,7 +153,7 @@ class Controller:
         self.hooks.see(arrived)
         batch: list[ob.Observation] = [*self._inbox, *arrived]
         self._inbox.clear()
-        batch += edges.keeper.drain()
+        batch += edges.jobs.drain()
         batch += edges.proposer.drain()
         batch += self.watches.look(self.state, edges.clock.now())
         self.turn(batch)
@@ -173,7 +174,7 @@ class Controller:
         self._inbox += hooks.take_complaints()
         if hooks.answers_wait:
             self._dispatch(turn.commands)
-        self.edges.keeper.note(turn.events)
+        self.edges.jobs.note(turn.events)
         self._open_gates()
 
     def record(self, *events: ev.AnyEvent) -> None:
@@ -188,7 +189,12 @@ class Controller:
             return
         encode = ev.encode
         journal = self.edges.journal
-        seq = journal.append([encode(event) for event in events])
+        payloads = [encode(event) for event in events]
+        seq = journal.append(payloads)
+        if max(map(len, payloads)) > LARGE_REPORT_BYTES:
+            for event, payload in zip(events, payloads, strict=True):
+                if type(event) is ev.Reported and len(payload) > LARGE_REPORT_BYTES:
+                    self.hooks.large(event, len(payload))
         if journal.accepted_seq < seq:
             self._wait_for_space(seq)
 
@@ -217,10 +223,10 @@ class Controller:
     def _open_gates(self) -> None:
         if not self._prepared and not self._commits and not self._deletions:
             return
-        keeper, journal = self.edges.keeper, self.edges.journal
-        _let_through(self._prepared, journal.local_seq, keeper.prepare)
-        _let_through(self._commits, journal.synced_seq, keeper.submit)
-        _let_through(self._deletions, journal.durable_seq, keeper.submit)
+        jobs, journal = self.edges.jobs, self.edges.journal
+        _let_through(self._prepared, journal.local_seq, jobs.prepare)
+        _let_through(self._commits, journal.synced_seq, jobs.submit)
+        _let_through(self._deletions, journal.durable_seq, jobs.submit)
         if self._prepared:
             journal.request_sync()
         else:
@@ -244,7 +250,7 @@ class Controller:
             case cmd.SaveSoon(n, attempt):
                 engine.save_soon(n, attempt)
             case cmd.Verify():
-                self.edges.keeper.submit(command)
+                self.edges.jobs.submit(command)
             case cmd.Propose(count):
                 self.edges.proposer.ask(count)
                 self._hurry = True

@@ -5,17 +5,23 @@ Starting, resuming after a crash, resuming elsewhere and looking at a dead exper
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import gc
+import logging
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import msgspec
 
 from holdfast.core import events as ev
+from holdfast.core.changed_settings import ChangedSettings
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Status, Stored, Trial, WorkerFacts, units
-from holdfast.core.transitions import apply
-from holdfast.journal.reader import JournalContents, read_journal
-from holdfast.journal.snapshot import SnapshotStore
+from holdfast.core.transitions import apply, check_known
+from holdfast.errors import JournalDamagedError
+from holdfast.journal.reader import JournalContents, no_contents
+from holdfast.journal.records import check_stage_name, check_trial_names, read_events
+from holdfast.journal.snapshot import Snapshot, SnapshotStore
 from holdfast.storage.local import REAL_DISK, Disk
 
 
@@ -40,11 +46,16 @@ class SnapshotRecord(msgspec.Struct, array_like=True):
     stopped: str
     policies: dict[str, bytes] = {}
     asks: int = 0
+    full_since: float = 0.0
+    full_limit: int = 0
+    objects: dict[str, str] = {}
+    settings: ChangedSettings = ChangedSettings()
 
 
 _trial_decoder = msgspec.msgpack.Decoder(Trial)
 _trial_encoder = msgspec.msgpack.Encoder()
 _snapshot_decoder = msgspec.msgpack.Decoder(SnapshotRecord)
+_log = logging.getLogger("holdfast.journal")
 
 
 class Opened(msgspec.Struct):
@@ -53,8 +64,31 @@ class Opened(msgspec.Struct):
     state: State
     contents: JournalContents
     snapshot_seq: int = -1
+    damage: JournalDamagedError | None = None
+
+    @property
+    def is_vouched(self) -> bool:
+        """Whether the last driver itself has said how far its history reaches; it had looked at the checkpoints too."""
+        return bool(self.contents.vouched_by) and self.contents.vouched_by == self.state.epoch
 
 
+@contextmanager
+def _collector_paused() -> Iterator[None]:
+    """Without the cyclic collector: what is decoded stays, and would be walked through again and again as it grows.
+
+    Whoever has turned it off already keeps it off.
+    """
+    if not gc.isenabled():
+        yield
+        return
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@_collector_paused()
 def open_state(
     root: Path,
     retention: Retention,
@@ -62,7 +96,8 @@ def open_state(
     store: SnapshotStore | None = None,
     before: Callable[[State, ev.AnyEvent], None] | None = None,
     watch: Callable[[State, ev.AnyEvent], None] | None = None,
-    accept: Callable[[dict[str, bytes]], bool] = lambda _: True,
+    accept: Callable[[dict[str, bytes], ChangedSettings], bool] = lambda _policies, _settings: True,
+    tolerant: bool = False,
     disk: Disk = REAL_DISK,
 ) -> Opened:
     """Fold everything that happened so far into a ``State``.
@@ -70,30 +105,80 @@ def open_state(
     Args:
         root: The experiment's root.
         retention: The user's rule; the ranking of checkpoints is part of the state.
-        store: Where snapshots are looked for; a driver passes the one that it will go on writing to.
+        store: Where snapshots are looked for; a driver passes the one that it will continue writing to.
         before: Sees the state right before each event that was read is applied.
         watch: Sees the state right after each event that was read.
-        accept: Is given what policies stored in the snapshot, before later events are read; if it says no, the whole
-            history is read.
+        accept: Is given what policies stored in the snapshot, and the settings that held then, before later events are
+            read; if it says no, the whole history is read.
+        tolerant: Fold what stands before damage, and say what that is, instead of raising it.
         disk: Where the root is.
+
+    Raises:
+        JournalDamagedError: A record is damaged or missing, or says what no driver writes.
     """
     state, position, seq = State(), None, -1
     snapshot = (store or SnapshotStore(root, disk=disk)).load()
-    if snapshot is not None:
+    found = None if snapshot is None else _unpack(snapshot, retention)
+    if snapshot is not None and found is not None and accept(found[1], found[0].settings):
+        state, position, seq = found[0], snapshot.position, snapshot.seq
+    try:
+        events = read_events(root, after=position, disk=disk)
+    except JournalDamagedError as damage:
+        if not tolerant:
+            raise
+        return Opened(state, no_contents(root, disk), seq, damage)
+    check, fold = check_known, apply
+    try:
+        with events.folding():
+            for event in events:
+                if before is not None:
+                    check(state, event)
+                    before(state, event)
+                fold(state, event, retention)
+                if watch is not None:
+                    watch(state, event)
+    except JournalDamagedError as damage:
+        if not tolerant:
+            raise
+        return Opened(state, events.contents, seq, damage)
+    return Opened(state, events.contents, seq)
+
+
+def _unpack(snapshot: Snapshot, retention: Retention) -> tuple[State, dict[str, bytes]] | None:
+    """The state in a snapshot and what policies stored there; None if no driver can have written it.
+
+    Its checksums are right, so somebody has made it so, or there is a fault: the journal knows better.
+    """
+    try:
         record = _snapshot_decoder.decode(snapshot.payload)
-        if accept(record.policies):
-            state = state_from(record, [_trial_decoder.decode(raw) for raw in snapshot.archived], retention)
-            position, seq = snapshot.position, snapshot.seq
-    contents = read_journal(root, after=position, disk=disk)
-    decode, fold = ev.decode, apply
-    for _, payload in contents:
-        event = decode(payload)
-        if before is not None:
-            before(state, event)
-        fold(state, event, retention)
-        if watch is not None:
-            watch(state, event)
-    return Opened(state, contents, seq)
+        state = state_from(record, [_trial_decoder.decode(raw) for raw in snapshot.archived], retention)
+        _check_trials(state)
+        return state, record.policies
+    except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
+        _log.warning("snapshot %s is not used (%s): the journal is read from the start", snapshot.seq, error)
+        return None
+
+
+def _check_trials(state: State) -> None:
+    """Refuse names that lead out of the root, and trials that refer to others which do not exist."""
+    count = len(state.trials)
+    for trial in state.trials:
+        check_trial_names(trial.id, trial.name, trial.tag, trial.dirname)
+        for record in trial.checkpoints:
+            check_stage_name(record.sealed)
+        others = [other[0] for other in (trial.source, trial.origin) if other is not None]
+        if others and not 0 <= min(others) <= max(others) < count:
+            raise ValueError(f"trial {trial.id} refers to one of {count} trials that does not exist")
+    known = range(count)
+    if not all(n in known for n in (*state.pending, *state.paused)):
+        raise ValueError("it lists trials that do not exist")
+
+
+def read_snapshot(root: Path, retention: Retention, *, disk: Disk = REAL_DISK) -> State | None:
+    """The newest snapshot's state, also if the journal does not reach as far any more; None if there is none."""
+    snapshot = SnapshotStore(root, disk=disk).load_any()
+    found = None if snapshot is None else _unpack(snapshot, retention)
+    return None if found is None else found[0]
 
 
 def archive_record(trial: Trial) -> bytes:
@@ -112,7 +197,7 @@ def is_settled(trial: Trial) -> bool:
 
 def snapshot_payload(state: State, live: list[Trial], policies: dict[str, bytes]) -> bytes:
     """The state as a snapshot; ``live`` are the trials that the archive does not hold up to date."""
-    parked = sorted(state.session.parked)
+    parked = sorted(state.driver.parked)
     record = SnapshotRecord(
         live=live,
         pending=[*parked, *state.pending],
@@ -132,6 +217,10 @@ def snapshot_payload(state: State, live: list[Trial], policies: dict[str, bytes]
         stopped=state.stopped,
         policies=policies,
         asks=state.asks,
+        full_since=state.full_since,
+        full_limit=state.full_limit,
+        objects=state.objects,
+        settings=state.settings,
     )
     return msgspec.msgpack.encode(record)
 
@@ -154,7 +243,9 @@ def state_from(record: SnapshotRecord, archived: list[Trial], retention: Retenti
     state.any_checkpoint = record.any_checkpoint
     state.epoch, state.epoch_at, state.last_at = record.epoch, record.epoch_at, record.last_at
     state.lived_s, state.stopped = record.lived_s, record.stopped
-    state.asks = record.asks
+    state.asks, state.objects, state.settings = record.asks, record.objects, record.settings
+    state.full_since, state.full_limit = record.full_since, record.full_limit
+    _oldest_first(state)
     return state
 
 
@@ -170,11 +261,18 @@ def _index(state: State, trial: Trial) -> None:
     if trial.status == Status.RUNNING:
         state.running[trial.n] = None
         for name, amount in units(trial.request).items():
-            state.session.used[name] = state.session.used.get(name, 0) + amount
+            state.driver.used[name] = state.driver.used.get(name, 0) + amount
     for record in trial.checkpoints:
         if record.stored == Stored.STAGED:
             state.staged[trial.n, record.index] = None
+            state.staged_bytes += record.bytes
         elif record.stored == Stored.DROPPED:
             state.dropping[trial.n, record.index] = None
     if trial.origin is not None and trial.origin_held:
         state.holds[trial.origin] = state.holds.get(trial.origin, 0) + 1
+
+
+def _oldest_first(state: State) -> None:
+    """The backlog is told oldest first, and trials are read one after the other."""
+    at = {(n, index): (record.at, n, index) for n, index in state.staged if (record := state.trials[n].find(index))}
+    state.staged = dict.fromkeys(sorted(state.staged, key=at.__getitem__))

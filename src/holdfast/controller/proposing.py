@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Protocol
 
+from holdfast.controller.imported import MARK
+from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State
 from holdfast.errors import StorageFullError
 from holdfast.search.base import Proposal
 from holdfast.space.naming import experiment_tag, trial_id
+
+UNKNOWN_CONFIG = "the journal has lost this trial's record, no file tells its parameters, and a searcher chose them"
 
 
 class Plan(Protocol):
@@ -76,7 +80,7 @@ class VariantProposer:
 
     def __init__(self, plan: Plan, state: State, describe: Describer) -> None:
         self._plan = plan
-        self._mark = state.mark
+        self._mark, _ = after_rebuilt(plan, state)
         self._describe = describe
         self._owed = 0
         self.error: Exception | None = None
@@ -109,3 +113,62 @@ class VariantProposer:
 
     def close(self) -> None:
         """Nothing to stop: it works in the loop's thread."""
+
+
+def after_rebuilt(plan: Plan, state: State) -> tuple[Any, dict[int, Proposal]]:
+    """Count the last trials if a repair has rebuilt them, because their marks are lost.
+
+    Imported trials stand for as many of the plan's first variants: grids are gone through in the same order.
+
+    Returns:
+        The mark of the last trial, and what the plan has proposed for the trials without one.
+    """
+    rebuilt: dict[int, Proposal] = {}
+    first = len(state.trials)
+    while first and state.trials[first - 1].mark is None:
+        first -= 1
+    mark = _after_imported(plan, state) if state.mark == MARK else state.mark
+    for n in range(first, len(state.trials)):
+        proposal = plan.next(mark)
+        if proposal is None:
+            break
+        rebuilt[n], mark = proposal, proposal.mark
+    return mark, rebuilt
+
+
+def _after_imported(plan: Plan, state: State) -> Any:
+    """The mark of the last variant that an imported trial stands for."""
+    mark = None
+    for trial in state.trials:
+        proposal = plan.next(mark) if trial.mark == MARK else None
+        if proposal is None:
+            break
+        mark = proposal.mark
+    return mark
+
+
+def complete_rebuilt(
+    plan: Plan | None, state: State, keep_value: Callable[[Proposal], dict[str, Any]], at: float
+) -> list[ev.AnyEvent]:
+    """Give trials that a repair has rebuilt from files the parameters that the search had chosen for them.
+
+    Files know parameters as JSON only, or not at all if the trial had not begun to report.
+
+    Args:
+        plan: Where configurations come from; None if they came from a searcher, which cannot be asked again.
+        state: The experiment.
+        keep_value: A configuration as plain data that can be journaled.
+        at: When this is recorded.
+    """
+    events: list[ev.AnyEvent] = []
+    proposals = {} if plan is None else after_rebuilt(plan, state)[1]
+    for n, proposal in proposals.items():
+        trial, config = state.trials[n], keep_value(proposal)
+        if not trial.final and not trial.shown_tag and trial.config != config:
+            tag = experiment_tag(n, proposal.evaluated)
+            events.append(ev.TrialReconfigured(at, n, config, tag, params=tuple(proposal.evaluated)))
+    if plan is None and state.trials and any(trial.config for trial in state.trials):
+        error = ev.ErrorFacts(type="JournalDamagedError", message=UNKNOWN_CONFIG)
+        lost = (trial for trial in state.unfinished() if not trial.config)
+        events += [ev.TrialErrored(at, trial.n, trial.attempt, ev.Cause.DAMAGED, error) for trial in lost]
+    return events

@@ -9,6 +9,7 @@ from holdfast.controller.opening import Opened, open_state
 from holdfast.controller.spec import Root
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.core import events as ev
+from holdfast.core.changed_settings import ChangedSettings
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Trial
 from holdfast.journal.snapshot import SnapshotStore
@@ -63,12 +64,25 @@ class StopRuleMemory:
 
 
 def open_with_memory(
-    root: Root, retention: Retention, store: SnapshotStore, memories: Sequence[Memory], disk: Disk = REAL_DISK
+    root: Root,
+    retention: Retention,
+    store: SnapshotStore,
+    memories: Sequence[Memory],
+    retold: int = 0,
+    disk: Disk = REAL_DISK,
 ) -> Opened:
     """Fold the journal and bring the memories to where they were.
 
     From the snapshot if it holds all of them; otherwise they are told the whole experiment again, in the order in which
-    they first heard it.
+    they first heard it. So they are if the user has changed since the snapshot what they are told of or how they judge.
+
+    Args:
+        root: The experiment.
+        retention: The user's rule for keeping checkpoints.
+        store: Where snapshots are.
+        memories: The policies, which know nothing yet.
+        retold: How often, by now, policies had to be told everything again (``ChangedSettings.retold``).
+        disk: Where the root is.
     """
     if not memories:
         return open_state(root.path, retention, store=store, disk=disk)
@@ -81,9 +95,9 @@ def open_with_memory(
         for memory in memories:
             memory.after(state, event)
 
-    def remember(stored: dict[str, bytes]) -> bool:
+    def remember(stored: dict[str, bytes], settings: ChangedSettings) -> bool:
         # Whatever may fail to remember comes first, so that the others are still as new if everything is told again.
-        known = all(memory.name in stored for memory in memories)
+        known = settings.retold == retold and all(memory.name in stored for memory in memories)
         return known and all(memory.set_state(stored[memory.name]) for memory in sorted(memories, key=_is_sturdy))
 
     return open_state(

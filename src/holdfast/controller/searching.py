@@ -15,16 +15,26 @@ from typing import Any
 
 import msgspec
 
+from holdfast.controller.imported import MARK
 from holdfast.controller.proposing import Describer
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State
 from holdfast.errors import StorageFullError
-from holdfast.search.desk import Answer, Ended, Item, NotNow, Script, SearcherDesk, Suggested
-from holdfast.search.searcher import can_snapshot, warn_not_deterministic
+from holdfast.search.replayable import (
+    Answer,
+    Item,
+    NoMoreSuggestions,
+    NotNow,
+    ObjectiveChanged,
+    ReplayableSearcher,
+    Script,
+    Suggested,
+)
+from holdfast.search.searcher import Searcher, can_snapshot, warn_not_deterministic
 from holdfast.search.spaces import Filler
-from holdfast.space.tree import SCALARS, flatten_dict
-from holdfast.space.variants import Variant
+from holdfast.space.nested import SCALARS, flatten_dict
+from holdfast.space.variants import Variant, leaves_of
 
 logger = logging.getLogger("holdfast")
 
@@ -34,21 +44,21 @@ CLOSE_S = 1.0  # a searcher that thinks longer is left alone: its thread does no
 class SearchMemory(msgspec.Struct, array_like=True):
     """The searcher's part of a snapshot: its memory, what it was told after that, and how many trials there are."""
 
-    desk: bytes
+    adapter: bytes
     later: list[Item]
     created: int
 
 
 class Save(msgspec.Struct, frozen=True):
-    """Asks the thread for the desk's memory, after ``heard`` items."""
+    """Asks the thread for the adapter's memory, after ``heard`` items."""
 
     heard: int
     created: int
 
 
-class Saved(msgspec.Struct, frozen=True):
+class MemorySaved(msgspec.Struct, frozen=True):
     heard: int
-    desk: bytes
+    adapter: bytes
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -76,12 +86,12 @@ class LearningProposer:
 
     name = "search"
 
-    def __init__(self, make_desk: Callable[[], SearcherDesk], script: Script, filler: Filler) -> None:
-        self._make_desk = make_desk
-        self._desk = desk = make_desk()
+    def __init__(self, make_adapter: Callable[[], ReplayableSearcher], script: Script, filler: Filler) -> None:
+        self._make_adapter = make_adapter
+        self._adapter = adapter = make_adapter()
         self._script = script
         self._filler = filler
-        self._keeps_memory = can_snapshot(desk.searcher)
+        self._keeps_memory = can_snapshot(adapter.searcher)
         self._warned = False
         self._created = 0
         self._memory = b""
@@ -90,10 +100,15 @@ class LearningProposer:
         self._saving = False
         self._ready: deque[Said | Exception] = deque()
         self._inbox: queue.SimpleQueue[Item | Save | Created | None] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[Said | Saved | Exception] = queue.SimpleQueue()
+        self._outbox: queue.SimpleQueue[Said | MemorySaved | Exception] = queue.SimpleQueue()
         self._passed_on = 0  # of what was heard, by the thread
         self._thread: threading.Thread | None = None
         self.error: Exception | None = None
+
+    @property
+    def searcher(self) -> Searcher:
+        """The searcher that has heard everything so far."""
+        return self._adapter.searcher
 
     # --- the past
 
@@ -104,30 +119,35 @@ class LearningProposer:
         """Ask and tell what was asked and told then."""
         if isinstance(event, ev.TrialCreated):
             self._created += 1
-            self._compare(event, self._desk.claim(event.n))
+            if event.mark == MARK:
+                self._adapter.adopt(event.n)
+            else:
+                self._compare(event, self._adapter.claim(event.n))
             return
         item = self._script.item(state, event)
         if item is not None:
-            self._desk.hear(item)
+            self._adapter.hear(item)
 
     def _compare(self, event: ev.TrialCreated, suggested: Suggested | None) -> None:
         """What was recorded stands, whatever the searcher says now; but the user should know."""
         if self._warned or (suggested is not None and _agree(suggested.values, event.config)):
             return
+        if not self._adapter.is_to_compare(event.n):
+            return
         self._warned = True
-        warn_not_deterministic(type(self._desk.searcher).__name__)
+        warn_not_deterministic(type(self._adapter.searcher).__name__)
 
     def set_state(self, state: bytes) -> bool:
         """Remember; False if that memory cannot be read here (another version of the searcher's library, say)."""
         memory = msgspec.msgpack.decode(state, type=SearchMemory)
-        desk = self._make_desk()
+        adapter = self._make_adapter()
         try:
-            desk.set_state(memory.desk, memory.created, memory.later)
+            adapter.set_state(memory.adapter, memory.created, memory.later)
         except Exception as error:
-            name = type(desk.searcher).__name__
+            name = type(adapter.searcher).__name__
             logger.info("the stored memory of %s cannot be read (%s); it is told everything again", name, error)
             return False
-        self._desk, self._created = desk, memory.created
+        self._adapter, self._created = adapter, memory.created
         return True
 
     # --- the present
@@ -142,9 +162,9 @@ class LearningProposer:
         """
         self._describe = describe
         self._wake = wake
-        self._ready.extend(Said(0, answer) for answer in self._desk.unclaimed())
+        self._ready.extend(Said(0, answer) for answer in self._adapter.unclaimed())
         if self._keeps_memory:
-            self._memory = self._desk.get_state(self._created)
+            self._memory = self._adapter.get_state(self._created)
         if threaded:
             self._thread = threading.Thread(target=self._work, name="holdfast-searcher", daemon=True)
             self._thread.start()
@@ -158,6 +178,8 @@ class LearningProposer:
         item = self._script.item(state, event)
         if item is None:
             return False
+        if isinstance(item, ObjectiveChanged):  # whatever had ended the search until now: it is asked again
+            self._ready = deque(said for said in self._ready if not _is_end(said))
         self._heard += 1
         if self._keeps_memory:
             self._later.append(item)
@@ -206,9 +228,9 @@ class LearningProposer:
     def _take_in(self) -> None:
         while not self._outbox.empty():
             message = self._outbox.get_nowait()
-            if isinstance(message, Saved):
+            if isinstance(message, MemorySaved):
                 self._saving = False
-                self._memory = message.desk
+                self._memory = message.adapter
                 while len(self._later) > self._heard - message.heard:
                     self._later.popleft()
             else:
@@ -217,8 +239,8 @@ class LearningProposer:
     def _observation(self, said: Said) -> ob.Observation:
         match said.answer:
             case Suggested(_, values):
-                return self._describe(Variant(self._filler.config(values), flatten_dict(values), None))
-            case Ended(reason):
+                return self._describe(Variant(self._filler.config(values), leaves_of(values), None))
+            case NoMoreSuggestions(reason):
                 return ob.Exhausted(reason)
             case NotNow():
                 return ob.NotYet(said.heard)
@@ -235,19 +257,19 @@ class LearningProposer:
         return not self._inbox.empty()
 
     def pass_on(self) -> bool:
-        """Wait for something that the searcher must hear, and let it hear that; False when this must not go on."""
+        """Wait for something that the searcher must hear, and let it hear that; False when this must not continue."""
         item = self._inbox.get()
         if item is None:
             return False
         try:
             match item:
                 case Created(count):
-                    self._desk.forget(count)
+                    self._adapter.forget(count)
                 case Save(heard, created):
-                    self._outbox.put(Saved(heard, self._desk.get_state(created)))
+                    self._outbox.put(MemorySaved(heard, self._adapter.get_state(created)))
                 case _:
                     self._passed_on += 1
-                    for answer in self._desk.hear(item):
+                    for answer in self._adapter.hear(item):
                         self._outbox.put(Said(self._passed_on, answer))
         except Exception as error:
             self._outbox.put(error)
@@ -255,6 +277,10 @@ class LearningProposer:
         finally:
             self._wake()
         return True
+
+
+def _is_end(said: Said | Exception) -> bool:
+    return isinstance(said, Said) and isinstance(said.answer, NoMoreSuggestions)
 
 
 def _agree(values: dict[str, Any], config: dict[str, Any]) -> bool:

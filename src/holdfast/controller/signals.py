@@ -37,7 +37,7 @@ class SignalWatch:
 
     @property
     def exit_code(self) -> int | None:
-        """How the process must end because of the signal, or None if the script goes on."""
+        """How the process must end because of the signal, or None if the script continues."""
         return None if self.received is None else EXIT_AFTER.get(self.received)
 
 

@@ -29,7 +29,7 @@ def next_period(duration_s: float, fixed_s: float | None) -> float:
     return fixed_s if fixed_s is not None else max(MIN_PERIOD_S, SHARE * duration_s)
 
 
-class SyncedJournal(Protocol):
+class JournalEnd(Protocol):
     """Where the journal ends, and a way to wait until that is durable."""
 
     @property
@@ -46,7 +46,7 @@ class Snapshotter:
         state: State,
         store: SnapshotStore,
         clock: Clock,
-        journal: SyncedJournal,
+        journal: JournalEnd,
         *,
         period_s: float | None = None,
         policies: Callable[[], dict[str, bytes]] = dict,

@@ -24,15 +24,18 @@ import xxhash
 from holdfast.core.retention import Retention
 from holdfast.errors import DamageError, ExperimentNotFoundError, NewerFormatError, StorageError, StorageFullError
 from holdfast.storage.local import is_full, write_atomic
+from holdfast.storage.untrusted import check_plain, read_regular
 from holdfast.trainable.pickling import OWN_FILE, dump_value
+from holdfast.trainable.sealed import read_object, seal
 
 if TYPE_CHECKING:
-    from holdfast.controller.remote import Remote
+    from holdfast.controller.remote_experiment import Remote
 
 FORMAT = 1
 CHECKSUM = "checksum"
 LOCK_S = 60.0  # how long to wait for others who make or begin an experiment at the same place
 PRIVATE = ".holdfast"
+LATEST = 253_000_000_000.0  # the year 9987; dates of five digits cannot be written
 
 
 class Spec(msgspec.Struct, kw_only=True):
@@ -56,6 +59,11 @@ class Spec(msgspec.Struct, kw_only=True):
     retention: Retention = Retention()
     max_identifier_len: int = 130
     utc_offset_s: int = 0
+    objects: dict[str, str] = {}  # digests of the files below ``objects`` as they were created, by name
+    given_as: str = ""  # how the trainable was written, for calls that continue; "": by its name
+    origin: str = ""  # the tool that it was imported from; its trainable and search space are then not stored
+    is_kind_known: bool = True  # False if nothing tells whether the trainable is a class
+    is_space_known: bool = True  # False if nothing tells even the keys of the search space
 
 
 class Root:
@@ -64,6 +72,7 @@ class Root:
     Attributes:
         path: The local directory; of an experiment in a store, its mirror.
         remote: The store's side of it; None if the directory is all there is.
+        uid: The experiment, once its facts were read.
         new_objects: Names of files below ``objects`` that were written by now and are to be sent to the store. May be
             used from several threads.
     """
@@ -79,6 +88,7 @@ class Root:
         self.settings_file = self.objects / "settings.pkl"
         self.callback_states_file = self.objects / "callback-states.pkl"
         self.logs = self.private / "logs"
+        self.uid = ""
         self.new_objects: deque[str] = deque()
 
     @property
@@ -145,7 +155,8 @@ def _lock(fd: int) -> bool:
 def read_spec(root: Root) -> Spec:
     """The experiment's facts, or an error that says why this is not an experiment that can be opened."""
     try:
-        data = root.spec_file.read_bytes()
+        check_plain(root.private)
+        data = read_regular(root.spec_file)
     except (FileNotFoundError, NotADirectoryError):
         raise ExperimentNotFoundError(_not_an_experiment(root)) from None
     except OSError as error:
@@ -160,12 +171,24 @@ def read_spec(root: Root) -> Spec:
             )
         if raw.pop(CHECKSUM, None) not in (None, _checksum(raw)):
             raise ValueError("its content does not match its checksum")
-        return msgspec.convert(raw, Spec)
-    except (msgspec.DecodeError, ValueError, KeyError, TypeError) as error:
+        spec = msgspec.convert(raw, Spec)
+        _check_facts(spec)
+        root.uid = spec.uid
+        return spec
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise DamageError(
             f"{root.spec_file} is damaged ({error}). Nothing was overwritten; the journal beside it is untouched. "
             "Put the file back from a copy of the experiment; it never changes after creation."
         ) from error
+
+
+def _check_facts(spec: Spec) -> None:
+    """Refuse facts from which no name or date can be made."""
+    for name in (spec.trainable, spec.name):
+        if "\0" in name:
+            raise ValueError(f"the name {name!r} contains a NUL character")
+    if not 0.0 <= spec.created_at <= LATEST or abs(spec.utc_offset_s) > 2 * 86_400:
+        raise ValueError(f"created_at={spec.created_at!r}, utc_offset_s={spec.utc_offset_s!r} is no time")
 
 
 def _not_an_experiment(root: Root) -> str:
@@ -192,24 +215,24 @@ def _checksum(raw: dict[str, Any]) -> str:
     return xxhash.xxh3_64_hexdigest(msgspec.json.encode(raw, order="sorted"))
 
 
-def write_pickle(path: Path, value: Any) -> None:
-    """One user object in a file of its own."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    import cloudpickle
-
-    write_atomic(str(path), cloudpickle.dumps(value))
-
-
 def write_callback_states(root: Root, states: Any) -> None:
     """What callbacks remember."""
-    write_pickle(root.callback_states_file, states)
-    root.object_written(root.callback_states_file)
+    import cloudpickle
+
+    path = root.callback_states_file
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(str(path), seal(cloudpickle.dumps(states), root.uid, path.name))
+    root.object_written(path)
 
 
-def read_pickle(path: Path) -> Any:
-    """Executes whatever the pickle holds: call only where the user's objects are really needed."""
-    with open(path, "rb") as file:
-        return pickle.load(file)
+def read_callback_states(root: Root) -> Any:
+    """What ``write_callback_states`` has stored. Runs the user's code.
+
+    Raises:
+        ObjectDamagedError: The file is not what was stored.
+    """
+    spec = read_spec(root)
+    return pickle.loads(read_object(root.callback_states_file, spec.uid, spec.objects).payload)
 
 
 def store_value(root: Root, value: Any, name: str) -> str:

@@ -5,21 +5,33 @@ Turns the passing of time and requests from outside into observations. Holds not
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from holdfast.core import observations as ob
 from holdfast.core.policies import StopRule
 from holdfast.core.state import State
 
 LOOK_EVERY_S = 0.2
+MEASURE_EVERY_S = 5.0
 LISTENING_S = 1.0  # between two looks the loop listens for no longer than this; the rest of a longer gap it was away
 
 
 class Watches:
     """Looked at once per turn; cheap unless something is due."""
 
-    def __init__(self, stop: StopRule, *, stall_timeout_s: float | None = None, grace_s: float = 30.0) -> None:
+    def __init__(
+        self,
+        stop: StopRule,
+        *,
+        stall_timeout_s: float | None = None,
+        grace_s: float = 30.0,
+        free_space: Callable[[], int | None] | None = None,
+    ) -> None:
         self._stop = stop
         self._stall_timeout_s = stall_timeout_s
         self._grace_s = grace_s
+        self._free_space = free_space
+        self._next_measure = 0.0
         self._heard: dict[int, float] = {}
         self._next_look = 0.0
         self._looked_at: float | None = None
@@ -40,6 +52,11 @@ class Watches:
         self.hurry = bool(self._end_reason)
         self._end_reason = self._end_reason or reason
         self._last_reason = reason
+
+    @property
+    def is_ending(self) -> bool:
+        """Whether someone has asked for the end."""
+        return bool(self._end_reason)
 
     def insist(self) -> None:
         """Someone wants it again, as those do who have no patience with storage. Safe to call from a signal handler.
@@ -71,9 +88,18 @@ class Watches:
         if at >= self._next_look:
             self._next_look = at + LOOK_EVERY_S
             found += self._stalled(state, at)
-            if state.session.draining and (self._grace_is_over(at) or (self._no_patience and not state.running)):
+            found += self._measured(at)
+            if state.driver.draining and (self._grace_is_over(at) or (self._no_patience and not state.running)):
                 found.append(ob.GraceOver())
         return found
+
+    def _measured(self, at: float) -> list[ob.Observation]:
+        """What the disk has free, now and then: others use it too."""
+        if self._free_space is None or at < self._next_measure:
+            return []
+        self._next_measure = at + MEASURE_EVERY_S
+        free = self._free_space()
+        return [] if free is None else [ob.FreeSpace(free)]
 
     @property
     def _no_patience(self) -> bool:
@@ -94,11 +120,11 @@ class Watches:
 
     def _stalled(self, state: State, at: float) -> list[ob.Observation]:
         limit = self._stall_timeout_s
-        if limit is None or state.session.draining:
+        if limit is None or state.driver.draining:
             return []
         found: list[ob.Observation] = []
         for n in state.running:
-            if n in state.session.storage_trouble or n in state.session.owed:
+            if n in state.driver.storage_trouble or n in state.driver.owed:
                 self._heard[n] = at  # it waits for storage, and said so
                 continue
             silent = at - self._heard.get(n, at)

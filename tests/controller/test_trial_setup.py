@@ -7,7 +7,7 @@ from holdfast.checkpoints.stage import Stage
 from holdfast.config import Environment, RunConfig, TuneConfig
 from holdfast.controller.driver import make_info
 from holdfast.controller.experiment import create_experiment
-from holdfast.controller.trial_kit import TrialKit
+from holdfast.controller.trial_setup import TrialSetup
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
@@ -18,14 +18,14 @@ def train(config: dict[str, Any]) -> None:
     pass
 
 
-def equip(tmp_path: Path, *events: ev.AnyEvent) -> tuple[TrialKit, State]:
+def equip(tmp_path: Path, *events: ev.AnyEvent) -> tuple[TrialSetup, State]:
     """The kit of a new experiment, and a state that these events add up to."""
     config = RunConfig(name="exp", storage_path=str(tmp_path))
     experiment = create_experiment(train, {}, TuneConfig(), config, Environment.read())
     state = State()
     for event in (ev.EpochStarted(1.0, 1, "w", "h", 1), *events):
         apply(state, event, Retention())
-    return TrialKit(experiment, make_info(experiment)), state
+    return TrialSetup(experiment, make_info(experiment)), state
 
 
 def test_a_driver_that_slept_while_another_took_over_spares_the_stages_of_attempts_it_does_not_know(
@@ -44,7 +44,7 @@ def test_a_driver_that_slept_while_another_took_over_spares_the_stages_of_attemp
     kit.tidy(state, {0})
     assert successors.is_dir()
     assert not any(path.exists() for path in left_behind)
-    assert state.session.untidy == {0}
+    assert state.driver.untidy == {0}
 
 
 def test_stages_of_attempts_that_the_journal_has_lost_go_when_attempts_of_these_numbers_start(tmp_path: Path) -> None:
@@ -55,4 +55,4 @@ def test_stages_of_attempts_that_the_journal_has_lost_go_when_attempts_of_these_
     apply(state, ev.TrialStarted(3.0, 0, 1), Retention())
     kit.run_message(state, 0)
     assert not lost.exists()
-    assert not state.session.untidy
+    assert not state.driver.untidy

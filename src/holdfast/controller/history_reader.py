@@ -6,17 +6,17 @@ asked for. Never keeps the rows of all trials, and never writes.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.callbacks.rows import ResultBuilder, RowFolder, rows_from_events
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
-from holdfast.core.transitions import apply
+from holdfast.core.transitions import apply, check_known
 from holdfast.errors import FencedError
-from holdfast.journal.reader import Position, read_journal
+from holdfast.journal.reader import Position
+from holdfast.journal.records import read_events
+from holdfast.views.results import ResultBuilder, RowFolder, rows_from_events
 
 Rows = list[dict[str, Any]]
 Failures = list[tuple[float, ev.ErrorFacts]]
@@ -38,13 +38,15 @@ class Past:
 
     def rows_of(self, numbers: set[int]) -> dict[int, Rows]:
         """The surviving rows of each of these trials, as of now: one pass over the journal, and nothing is kept."""
-        rows = rows_from_events(self._events(), numbers, self._results, self._retention)
+        events = read_events(self._root)
+        with events.folding():
+            rows = rows_from_events(events, numbers, self._results, self._retention)
         return {n: rows.get(n, []) for n in numbers}
 
     def failures_of(self, numbers: set[int]) -> dict[int, Failures]:
         """When and how each of these trials failed, each time: one pass over the journal, and nothing is kept."""
         failures: dict[int, Failures] = {n: [] for n in numbers}
-        for event in self._events():
+        for event in read_events(self._root):
             if isinstance(event, ev.AttemptFailed | ev.TrialErrored) and event.n in numbers:
                 failures[event.n].append((event.at, event.error))
         return failures
@@ -71,9 +73,6 @@ class Past:
         """When and how trial ``n`` failed, each time. Costs as much as ``failures_of``."""
         return self.failures_of({n})[n]
 
-    def _events(self) -> Iterator[ev.AnyEvent]:
-        return (ev.decode(payload) for _, payload in read_journal(self._root))
-
     def _start_anew(self) -> None:
         self._state = State()
         self._folder = RowFolder(self._results)
@@ -81,16 +80,18 @@ class Past:
         self._position: Position | None = None
 
     def _catch_up(self) -> None:
-        contents = read_journal(self._root, after=self._position)
+        events = read_events(self._root, after=self._position)
         try:
-            for _, payload in contents:
-                self._take(ev.decode(payload))
+            with events.folding():
+                for event in events:
+                    self._take(event)
         except BaseException:
             self._start_anew()  # what was taken of this segment would be taken twice
             raise
-        self._position = contents.position
+        self._position = events.contents.position
 
     def _take(self, event: ev.AnyEvent) -> None:
+        check_known(self._state, event)
         self._folder.feed(self._state, event)
         apply(self._state, event, self._retention)
         if isinstance(event, ev.TrialTerminated | ev.TrialErrored):

@@ -1,4 +1,4 @@
-"""The checkpoint keeper's edge: commands in, jobs for background threads, observations out.
+"""Checkpoint jobs, as the loop sees them: commands in, jobs for background threads, observations out.
 
 What failed because of storage (full, slow, denied) is tried again here, for as long as it takes; only what succeeded or
 can never succeed becomes an observation. So store trouble is never mistaken for damage (I2).
@@ -11,28 +11,30 @@ from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.checkpoints import keeper as jobs
+from holdfast.checkpoints import jobs
 from holdfast.checkpoints.names import checkpoint_name
 from holdfast.controller.clock import Clock
+from holdfast.controller.report_facts import report_facts
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
+from holdfast.core.backoff import Backoff
 from holdfast.core.state import State
 
-FIRST_RETRY_S = 0.5
 MAX_RETRY_S = 15.0
+RETRY = Backoff(first_s=0.5, longest_s=MAX_RETRY_S)
 DELETE_TRIES = 5  # then the intent stays in the journal and the next driver tries again
 
 
 class Workers(Protocol):
-    """``checkpoints.keeper.CheckpointKeeper`` or another that does jobs; which ones is between it and its edge."""
+    """``checkpoints.jobs.CheckpointJobThreads`` or another that does jobs; which ones is between it and its edge."""
 
     def submit(self, job: Any) -> None: ...
 
     def drain(self) -> Sequence[Any]: ...
 
 
-class KeeperEdge:
+class CheckpointJobEdge:
     """Knows where checkpoints live; remembers what must be tried again and when."""
 
     def __init__(
@@ -62,6 +64,7 @@ class KeeperEdge:
         self._tries: dict[tuple[type, int, int], int] = {}
         self._later: list[tuple[float, int, Any]] = []
         self._order = 0
+        self._inherited = frozenset(state.staged)
 
     def prepare(self, command: cmd.Commit | cmd.Delete) -> None:
         """Begin what needs this machine alone. Where an experiment lives here, that is everything, and is submitted."""
@@ -85,12 +88,16 @@ class KeeperEdge:
         target = str(home / checkpoint_name(command.index))
         match command:
             case cmd.Commit():
-                return jobs.Commit(command.n, command.index, str(home), record.sealed, trial.id, record.attempt)
+                inherited = (command.n, command.index) in self._inherited
+                facts = report_facts(record)
+                return jobs.CommitJob(
+                    command.n, command.index, str(home), record.sealed, trial.id, record.attempt, facts, inherited
+                )
             case cmd.Verify():
-                return jobs.Verify(command.n, command.index, target, record.digest)
+                return jobs.VerifyJob(command.n, command.index, target, record.digest)
             case cmd.Delete():
                 stage = "" if record.digest else str(home / record.sealed)
-                return jobs.Delete(command.n, command.index, target, stage)
+                return jobs.DeleteJob(command.n, command.index, target, stage)
 
     def drain(self) -> list[ob.Observation]:
         """How jobs ended; also starts the retries that are due."""
@@ -103,29 +110,29 @@ class KeeperEdge:
         n, index = outcome.n, outcome.index
         match outcome:
             case jobs.CommitDone():
-                self._settled(jobs.Commit, n, index)
+                self._settled(jobs.CommitJob, n, index)
                 return ob.CommitEnded(n, index, outcome.digest, outcome.bytes)
             case jobs.CommitFailed():
                 if outcome.damaged:
-                    self._settled(jobs.Commit, n, index)
+                    self._settled(jobs.CommitJob, n, index)
                     return ob.CommitEnded(n, index, damaged=True, message=outcome.message)
-                self._again(jobs.Commit, n, index, f"a checkpoint cannot be committed: {outcome.message}")
+                self._again(jobs.CommitJob, n, index, f"a checkpoint cannot be committed: {outcome.message}")
             case jobs.VerifyDone():
-                self._settled(jobs.Verify, n, index)
+                self._settled(jobs.VerifyJob, n, index)
                 return ob.VerifyEnded(n, index, ok=True)
             case jobs.VerifyFailed():
                 if outcome.damaged:
-                    self._settled(jobs.Verify, n, index)
+                    self._settled(jobs.VerifyJob, n, index)
                     return ob.VerifyEnded(n, index, ok=False, damaged=True, message=outcome.message)
-                self._again(jobs.Verify, n, index, f"a checkpoint cannot be read: {outcome.message}")
+                self._again(jobs.VerifyJob, n, index, f"a checkpoint cannot be read: {outcome.message}")
             case jobs.DeleteDone():
-                self._settled(jobs.Delete, n, index)
+                self._settled(jobs.DeleteJob, n, index)
                 return ob.DeleteEnded(n, index, ok=True)
             case jobs.DeleteFailed():
-                if self._tries.get((jobs.Delete, n, index), 0) >= DELETE_TRIES:
-                    self._settled(jobs.Delete, n, index)
+                if self._tries.get((jobs.DeleteJob, n, index), 0) >= DELETE_TRIES:
+                    self._settled(jobs.DeleteJob, n, index)
                     return ob.DeleteEnded(n, index, ok=False, message=outcome.message)
-                self._again(jobs.Delete, n, index, f"an old checkpoint cannot be deleted: {outcome.message}")
+                self._again(jobs.DeleteJob, n, index, f"an old checkpoint cannot be deleted: {outcome.message}")
         return None
 
     def _settled(self, kind: type, n: int, index: int) -> None:
@@ -138,7 +145,7 @@ class KeeperEdge:
         tries = self._tries.get(key, 0)
         self._tries[key] = tries + 1
         self._trouble(f"{text}; trying again")
-        delay = min(MAX_RETRY_S, FIRST_RETRY_S * 2.0 ** min(tries, 10))
+        delay = RETRY.delay_s(tries + 1)
         self._order += 1
         heapq.heappush(self._later, (self._clock.now() + delay, self._order, self._jobs[key]))
 

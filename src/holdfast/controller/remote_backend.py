@@ -13,14 +13,17 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from holdfast.checkpoints.depot import Depot
-from holdfast.checkpoints.lanes import LaneKeeper
+from holdfast.checkpoints.job_threads import JobThreads
+from holdfast.checkpoints.remote_job_threads import AnyJob, AnyOutcome, RemoteJobThreads
+from holdfast.checkpoints.remote_jobs import RemoteJobPerformer
 from holdfast.config import SyncConfig
-from holdfast.controller.far_keeping import FarKeeperEdge, most_uncommitted
+from holdfast.controller.backends import CheckpointJobs, Durability, JobContext
+from holdfast.controller.evidence import Known, records_lost, unknown_checkpoints, unknown_in_store
 from holdfast.controller.file_sync import FileSync
-from holdfast.controller.homes import Durability, Keeping, Kept
-from holdfast.controller.remote import SPEC
-from holdfast.controller.shipping import (
+from holdfast.controller.log_uploads import LogUploads
+from holdfast.controller.remote_checkpoint_jobs import RemoteCheckpointJobEdge, most_uncommitted
+from holdfast.controller.remote_experiment import SPEC, mirrored_in
+from holdfast.controller.shipped_journal import (
     ObjectsFirst,
     Setbacks,
     ShippedJournal,
@@ -45,11 +48,14 @@ from holdfast.errors import (
     StorageError,
     StoreUnreachableError,
 )
-from holdfast.journal.epoch import Claim, claim_epoch, withdraw
-from holdfast.journal.hydrate import claim_remote, hydrate
+from holdfast.journal.claims import Claim
+from holdfast.journal.epoch import claim_epoch, this_machine, withdraw
 from holdfast.journal.log import Journal
-from holdfast.journal.shipper import Shipper, ShipStart, Trouble
+from holdfast.shipping import parts
+from holdfast.shipping.restore_mirror import claim_remote, restore_mirror
+from holdfast.shipping.shipper import Shipper, ShippingTrouble, ShipStart
 from holdfast.storage.locks import lock
+from holdfast.storage.store import Store
 
 LAST_WORDS_S = 10.0  # for the part that lets go, when the run ends with an exception
 HURRIED_WORDS_S = 0.5  # the same, if somebody has no time for that
@@ -57,16 +63,48 @@ LOOK_S = 0.25
 LOCK_S = 120.0  # a claim takes a few requests; one that hangs must not keep others out for ever
 
 
-class StoreHome:
+class Background:
+    """How a backend works in the background of the loop: in threads, by the machine's clock.
+
+    The one place that starts them, so that a simulator can take the same steps one by one, in its own time.
+    """
+
+    def now(self) -> float:
+        """Seconds that never run backwards."""
+        return time.monotonic()
+
+    def sleep(self, seconds: float) -> None:
+        """Let the calling thread wait."""
+        time.sleep(seconds)
+
+    def journal(self, root: Path, claim: Claim) -> Journal:
+        """The mirror's journal, which syncs itself."""
+        return Journal.create_or_append(root, claim)
+
+    def shipper(self, store: Store, journal: Journal, start: ShipStart) -> Shipper:
+        """What brings the journal to the store."""
+        return Shipper(store, journal, start)
+
+    def job_threads(
+        self, wake: Callable[[], None], perform: Callable[[AnyJob], AnyOutcome]
+    ) -> JobThreads[AnyJob, AnyOutcome]:
+        """Who does checkpoint jobs of one lane."""
+        return JobThreads(wake, perform)
+
+
+class RemoteBackend:
     """A store: what has been shipped there is durable.
 
     Args:
         root: The mirror, with its store.
         durability: With "sync", each reply waits for the store.
         config: How long to wait, how often result files are uploaded, and what else is.
+        background: Threads and clock.
     """
 
-    def __init__(self, root: Root, durability: Durability, config: SyncConfig) -> None:
+    def __init__(
+        self, root: Root, durability: Durability, config: SyncConfig, background: Background | None = None
+    ) -> None:
         assert root.remote is not None
         self.message = ""
         """What a person should know about the mirror; "" if nothing."""
@@ -77,15 +115,18 @@ class StoreHome:
         self._config = config
         self._store = root.remote.store
         self._objects = ObjectsFirst(self._store, root)
-        self._depot = Depot(self._store, root.path)
-        self._setbacks = Setbacks()
+        self._depot = RemoteJobPerformer(self._store, root.path)
+        self._background = background or Background()
+        self._setbacks = Setbacks(self._background.now)
         self._depot.on_end = self._setbacks.note
         self._wake: Callable[[], None] = lambda: None
         self._journal: Journal | None = None
         self._start: ShipStart | None = None
         self._shipper: Shipper | None = None
         self._files: FileSync | None = None
+        self._logs = LogUploads(root.path, 0)  # those of another epoch once that is known
         self._gave_up = ""
+        self._is_new_here = False  # the last driver was elsewhere: what it has committed is in the store alone
         self._last_words_s = LAST_WORDS_S
 
     @property
@@ -103,17 +144,20 @@ class StoreHome:
         """
         # Whoever claims here and not in the store would fence the one of this machine that did both.
         with one_at_a_time(self._root.path.parent):
-            if self._root.exists() and not self._is_ours():  # before hydrating makes it the other one's mirror
+            if self._root.exists() and not self._is_ours():  # before it is made the other one's mirror
                 raise _taken_place(self._remote.url)
-            hydrated = hydrate(self._store, self._root.path)
-            self.message = hydrated.message
+            restored = restore_mirror(self._store, self._root.path)
+            self.message = restored.message
+            before = restored.holder
+            ran_here = before is not None and before.claim.machine == this_machine() and self._root.logs.is_dir()
+            self._is_new_here = before is not None and not (ran_here and restored.case in ("equal", "ahead"))
             if not self._is_ours():
                 raise _taken_place(self._remote.url)
             self._objects.note_there()
             claim = self._claim_here(takeover)
             try:
-                self._start = claim_remote(self._store, hydrated, claim, takeover=takeover)
-                if not hydrated.shipped.number and not self._is_ours():
+                self._start = claim_remote(self._store, restored, claim, takeover=takeover)
+                if not restored.shipped.number and not self._is_ours():
                     self._remote.replace_unstarted(self._root)  # by somebody who was slower than our claim
                 with contextlib.suppress(StorageError):  # they only cost money, and not everybody may list them
                     self._store.abort_stale("")
@@ -144,19 +188,39 @@ class StoreHome:
     def open(self, claim: Claim) -> Journal:
         # "sync" means the store: waiting for the local disk besides would only cost time.
         try:
-            self._journal = Journal.create_or_append(self._root.path, claim)
+            self._journal = self._background.journal(self._root.path, claim)
+            self._logs = LogUploads(self._root.path, claim.epoch)
         except FencedError as error:
             raise told_of(self._remote.url, self._root.path, error) from None
         except (StorageError, JournalDamagedError) as error:
             raise in_mirror(self._remote.url, error) from None
         return self._journal
 
+    def compare(self, state: State, uid: str) -> None:
+        found = unknown_checkpoints(self._root.path, Known(state, uid, finished=False))
+        if not found and self._is_new_here:
+            found = unknown_in_store(self._store, Known(state, uid, finished=False))
+        if found:
+            self._check_overtaken()
+            raise records_lost(self._remote.url, found, state, in_store=True)
+
+    def _check_overtaken(self) -> None:
+        """Raise `FencedError` if a newer driver, here or elsewhere, has taken over since this one's claim."""
+        assert self._journal is not None
+        assert self._start is not None
+        try:
+            self._journal.flush()
+        except FencedError as error:
+            raise told_of(self._remote.url, self._root.path, error) from None
+        if self._store.stat(parts.part_key(self._start.shipped.number + 1)) is not None:
+            raise taken_over(self._remote.url)
+
     def follow(self, journal: Journal, wake: Callable[[], None], state: State) -> ShippedJournal:
         """Get ready to ship what the journal makes durable here; ``start`` begins."""
         assert self._start is not None
         self._wake = wake
         self._objects.find_unsent()
-        shipper = self._shipper = Shipper(self._objects, journal, self._start)
+        shipper = self._shipper = self._background.shipper(self._objects, journal, self._start)
         journal.on_synced = partial(self._synced, shipper)
         shipper.on_shipped = lambda _: wake()
         shipper.on_fenced = lambda _: wake()
@@ -171,8 +235,12 @@ class StoreHome:
         self._wake()
 
     def _hopeless(self, state: State) -> NotShippedError | None:
-        why = why_give_up(self.shipper, time.monotonic(), self._config.sync_timeout)
+        why = self._why_not_ship()
         return self.not_shipped(self._missing(state), why) if why else None
+
+    def _why_not_ship(self) -> str:
+        """Why the journal will not arrive in the store however long one waits; "" if it may."""
+        return why_give_up(self.shipper, self._background.now(), self._config.sync_timeout)
 
     def start(self, trouble: Callable[[str], None], changed: Callable[[], Iterable[str]]) -> None:
         """Ship from now on.
@@ -192,6 +260,7 @@ class StoreHome:
             artifacts=config.sync_artifacts,
             is_void=self.shipper.is_overtaken,
             also=self._send_objects,
+            logs=self._logs.changed,
         )
         self._files.start()
         changed()  # from here on they are counted
@@ -203,31 +272,32 @@ class StoreHome:
             if not sent:
                 raise StoreUnreachableError("stored values wait for the journal")
 
-    def _tell(self, trouble: Callable[[str], None], found: Trouble | None) -> None:
+    def _tell(self, trouble: Callable[[str], None], found: ShippingTrouble | None) -> None:
         # What matters first: the rest may be cut off on a narrow screen.
         trouble(f"{self._remote.url} {in_words(found)}: {found.error}" if found else "")
         self._wake()
 
-    def keep(self, wake: Callable[[], None], keeping: Keeping) -> Kept:
+    def checkpoint_jobs(self, wake: Callable[[], None], context: JobContext) -> CheckpointJobs:
         """Begin to keep checkpoints, here and in the store."""
-        workers = LaneKeeper(wake, self._depot.perform)
-        edge = FarKeeperEdge(
+        workers = RemoteJobThreads(wake, self._depot.perform, self._background.job_threads)
+        edge = RemoteCheckpointJobEdge(
             workers,
-            keeping.state,
-            keeping.clock,
-            trial_dir=keeping.trial_dir,
-            trouble=keeping.trouble,
-            rule=keeping.rule,
+            context.state,
+            context.clock,
+            trial_dir=context.trial_dir,
+            trouble=context.trouble,
+            rule=context.rule,
+            # In a directory of the user's choice people look for the checkpoints of this machine's trials.
+            keeps_copies=bool(mirrored_in(self._root.path)),
         )
-        return Kept(edge, partial(workers.close, False))
+        return CheckpointJobs(edge, partial(workers.close, False))
 
     def most_uncommitted(self, rule: Retention) -> int:
         return most_uncommitted(rule)
 
     def why_give_up(self) -> str:
         """Why waiting for the store makes no sense any more; "" if it does."""
-        timeout_s = self._config.sync_timeout
-        why = why_give_up(self.shipper, time.monotonic(), timeout_s) or self._setbacks.why_give_up(timeout_s)
+        why = self._why_not_ship() or self._setbacks.why_give_up(self._config.sync_timeout)
         self._gave_up = self._gave_up or why
         return why
 
@@ -249,13 +319,15 @@ class StoreHome:
         while not self.shipper.wait_shipped(seq, LOOK_S):
             if self.shipper.fenced:
                 raise taken_over(self._remote.url)
-            why = why_give_up(self.shipper, time.monotonic(), self._config.sync_timeout) or self._hurried(impatient)
+            why = why_give_up(self.shipper, self._background.now(), self._config.sync_timeout) or self._hurried(
+                impatient
+            )
             if why:
                 raise self.not_shipped(self._missing(state), why)
         if self._files is not None:
             self._finish_files(self._files, impatient)
         if state.staged:
-            why = state.session.draining or "their upload has not ended"
+            why = state.driver.draining or "their upload has not ended"
             raise self.not_shipped(self._missing(state), why)
         if self._gave_up:
             raise StorageError(
@@ -270,7 +342,7 @@ class StoreHome:
         return why
 
     def _finish_files(self, files: FileSync, impatient: Callable[[], str]) -> None:
-        began = time.monotonic()
+        began = self._background.now()
         ticket = files.ask()
         while True:
             try:
@@ -280,13 +352,15 @@ class StoreHome:
             except StorageError as error:
                 failure = error
                 ticket = files.ask()
-            why = why_give_up(self.shipper, time.monotonic(), self._config.sync_timeout) or self._hurried(impatient)
-            if not why and failure and time.monotonic() - began > patience_s(failure, self._config.sync_timeout):
+            why = why_give_up(self.shipper, self._background.now(), self._config.sync_timeout) or self._hurried(
+                impatient
+            )
+            if not why and failure and self._background.now() - began > patience_s(failure, self._config.sync_timeout):
                 why = str(failure)
             if why:
                 raise self.not_shipped("the newest result files", why) from failure
             if failure is not None:
-                time.sleep(LOOK_S)
+                self._background.sleep(LOOK_S)
 
     def _missing(self, state: State) -> str:
         """What is on this machine only."""
@@ -306,6 +380,7 @@ class StoreHome:
         """Ship what the closed journal has left, let go of the experiment, and stop."""
         if self._files is not None:
             self._files.close()
+            self._logs.close()
         if self._shipper is not None:
             with contextlib.suppress(StorageError):
                 self._shipper.close(deadline_s=self._last_words_s)

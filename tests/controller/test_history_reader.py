@@ -7,9 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.callbacks.rows import ResultBuilder
-from holdfast.controller import past as past_module
-from holdfast.controller.past import Past
+from holdfast.controller import history_reader as past_module
+from holdfast.controller.history_reader import Past
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.errors import JournalDamagedError
@@ -17,6 +16,7 @@ from holdfast.journal.epoch import claim_epoch
 from holdfast.journal.log import Journal
 from holdfast.journal.segments import journal_dir
 from holdfast.storage import local
+from holdfast.views.results import ResultBuilder
 
 
 class Experiment:
@@ -57,13 +57,13 @@ def losses(rows: list[dict[str, object]]) -> list[object]:
 def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """For each reading of the journal, whether it was from the start."""
     readings: list[bool] = []
-    real: Callable[..., object] = past_module.read_journal
+    real: Callable[..., object] = past_module.read_events
 
     def read(root: Path, after: object = None) -> object:
         readings.append(after is None)
         return real(root, after=after)
 
-    monkeypatch.setattr(past_module, "read_journal", read)
+    monkeypatch.setattr(past_module, "read_events", read)
     return readings
 
 

@@ -8,13 +8,15 @@ from __future__ import annotations
 
 import hashlib
 import os
+import uuid
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from holdfast.config import Environment
+from holdfast.config.secrets import refuse_secrets
 from holdfast.controller.spec import PRIVATE, Root
-from holdfast.errors import ExperimentNotFoundError, InvalidInputError, StorageError
+from holdfast.errors import ExperimentExistsError, ExperimentNotFoundError, InvalidInputError, StorageError
 from holdfast.storage.address import Address, is_remote, parse, within
 from holdfast.storage.local import write_atomic
 from holdfast.storage.probe import probe
@@ -24,6 +26,7 @@ SPEC = f"{PRIVATE}/spec.json"
 OBJECTS = f"{PRIVATE}/objects"
 DEFAULT_CACHE = "~/.cache/holdfast"
 ELSEWHERE = "mirror.path"  # names the mirror if the user wanted it in another place
+MIRROR_OF = f"{PRIVATE}/mirror.of"  # in such a mirror: the experiment that it is one of
 
 
 class Remote:
@@ -50,7 +53,7 @@ class Remote:
         """Its place, however its address is spelled.
 
         Whose server it is does not count, because that may change while the experiment stays. If two servers have one
-        of the same address, hydrating tells them apart.
+        of the same address, restoring the mirror distinguishes them.
         """
         if self.filesystem is not None:
             return f"{hash_of(self.filesystem)}:{self.address.path}"
@@ -112,6 +115,7 @@ def remote_of(path: str | os.PathLike[str], filesystem: Any = None) -> Remote | 
     if filesystem is not None:
         text = os.fspath(path)
         if "://" in text:
+            refuse_secrets("path", text)
             raise InvalidInputError(
                 f"{text!r} with storage_filesystem={filesystem!r}: give the path inside that file system, without a "
                 "scheme."
@@ -126,13 +130,15 @@ def mirror_root(remote: Remote, staging: str | None = None) -> Root:
     Args:
         remote: The experiment.
         staging: The directory that the user wants mirrors in; a later restore on this machine finds it again.
+
+    Raises:
+        ExperimentExistsError: What is in the place that ``staging`` says is something else.
     """
-    key = hashlib.sha256(remote.identity.encode()).hexdigest()[:12]
-    home = Path(Environment.read().staging_root or DEFAULT_CACHE).expanduser() / key
+    home = _cache_of(remote)
     note = home / ELSEWHERE
     if staging is not None:
-        # Below the key: experiments of the same name in two buckets must not share a mirror.
-        chosen = Path(staging).expanduser().absolute() / key / remote.name
+        chosen = Path(staging).expanduser().absolute() / remote.name
+        _check_free(chosen, remote)
         if chosen != home / remote.name:
             write_atomic(str(note), str(chosen).encode())
         return Root(chosen, remote=remote)
@@ -140,7 +146,71 @@ def mirror_root(remote: Remote, staging: str | None = None) -> Root:
         elsewhere = note.read_text()
     except FileNotFoundError:
         elsewhere = ""
-    return Root(elsewhere if os.path.isabs(elsewhere) else home / remote.name, remote=remote)
+    if not os.path.isabs(elsewhere) or mirrored_in(Path(elsewhere)) not in ("", remote.identity):
+        return Root(home / remote.name, remote=remote)
+    return Root(elsewhere, remote=remote)
+
+
+def _cache_of(remote: Remote) -> Path:
+    """The directory for the mirror of one experiment if the user has no other wish."""
+    key = hashlib.sha256(remote.identity.encode()).hexdigest()[:12]
+    return Path(Environment.read().staging_root or DEFAULT_CACHE).expanduser() / key
+
+
+def mirrored_in(path: Path) -> str:
+    """The experiment that a directory is a mirror of; "" if it does not say so."""
+    try:
+        return (path / MIRROR_OF).read_text()
+    except (FileNotFoundError, NotADirectoryError):
+        return ""
+
+
+def mark_mirror(root: Root) -> None:
+    """Say in a mirror whose it is: in a directory of the user's choice another one of that name may be wanted.
+
+    Raises:
+        ExperimentExistsError: Somebody else was faster.
+    """
+    assert root.remote is not None
+    mark = root.path / MIRROR_OF
+    root.private.mkdir(parents=True, exist_ok=True)
+    written = mark.with_name(f".{mark.name}.{uuid.uuid4().hex[:8]}")
+    write_atomic(str(written), root.remote.identity.encode())
+    try:
+        os.link(written, mark)  # never over another one
+    except FileExistsError:
+        _check_free(root.path, root.remote)
+    finally:
+        written.unlink(missing_ok=True)
+
+
+def is_unused(path: Path) -> bool:
+    """Whether a mirror's directory is missing, or holds nothing but its mark."""
+    if not path.is_dir():
+        return True
+    inside = {entry.name for entry in path.iterdir()}
+    return inside <= {PRIVATE} and {entry.name for entry in (path / PRIVATE).glob("*")} <= {Path(MIRROR_OF).name}
+
+
+def prefer_mirror_in(staging: str, path: str, filesystem: Any = None) -> None:
+    """Let the mirror of an experiment that this machine has nothing of be made in a directory of the user's choice."""
+    remote = remote_of(path, filesystem)
+    if remote is not None and not mirror_root(remote).private.is_dir():
+        mirror_root(remote, staging)
+
+
+def _check_free(path: Path, remote: Remote) -> None:
+    """Experiments of the same name in two stores must not share a mirror, nor take the place of a local one."""
+    if not path.exists() or (path.is_dir() and not any(path.iterdir())):
+        return
+    owner = mirrored_in(path)
+    if owner == remote.identity:
+        return
+    what = f"the local files of {owner}" if owner else "something that is not a mirror of it"
+    raise ExperimentExistsError(
+        f"The local files of {remote.url} would be in {path}, and {what} are there. Choose another local_dir, another "
+        "name, or move that directory away. Nothing was changed."
+    )
 
 
 def open_root(path: str | os.PathLike[str], filesystem: Any = None, *, read_only: bool = False) -> Root:
@@ -150,7 +220,7 @@ def open_root(path: str | os.PathLike[str], filesystem: Any = None, *, read_only
         ExperimentNotFoundError: The store has no experiment exactly there.
         StorageError: The store refuses or does not answer.
     """
-    from holdfast.journal.hydrate import hydrate
+    from holdfast.shipping.restore_mirror import restore_mirror
 
     remote = remote_of(path, filesystem)
     if remote is None:
@@ -158,8 +228,10 @@ def open_root(path: str | os.PathLike[str], filesystem: Any = None, *, read_only
     root = mirror_root(remote)
     if not remote.exists():
         raise ExperimentNotFoundError(_nothing_there(remote))
-    hydrated = hydrate(remote.store, root.path, read_only=read_only)
-    return Root(hydrated.root, remote=remote)
+    restored = restore_mirror(remote.store, root.path, read_only=read_only)
+    if not read_only and restored.root == str(root.path) and root.path.parent != _cache_of(remote):
+        mark_mirror(root)
+    return Root(restored.root, remote=remote)
 
 
 def can_open(path: str | os.PathLike[str], filesystem: Any = None) -> bool:

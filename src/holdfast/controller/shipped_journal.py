@@ -12,15 +12,15 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from typing import TypeVar
 
-from holdfast.checkpoints.keeper import Delete, Job
+from holdfast.checkpoints.jobs import DeleteJob, Job
 from holdfast.controller.fenced_uploads import FencedUploads
-from holdfast.controller.remote import OBJECTS
+from holdfast.controller.remote_experiment import OBJECTS
 from holdfast.controller.spec import Root
 from holdfast.errors import FencedError, OwnershipError, StorageError, StoreDeniedError, TuneError
-from holdfast.journal import parts
 from holdfast.journal.log import Journal
 from holdfast.journal.reader import Position
-from holdfast.journal.shipper import Shipper, Trouble
+from holdfast.shipping import parts
+from holdfast.shipping.shipper import Shipper, ShippingTrouble
 from holdfast.storage.store import Fetching, Replaced, Replacing, Sending, Stat, Store
 
 DENIED_S = 60.0
@@ -149,7 +149,7 @@ def in_mirror(url: str, error: D) -> D:
     return error
 
 
-def in_words(trouble: Trouble) -> str:
+def in_words(trouble: ShippingTrouble) -> str:
     """What a store, or the way to it, is like."""
     return {
         "unreachable": "is unreachable, everything waits on the local disk",
@@ -181,18 +181,19 @@ def why_give_up(shipper: Shipper, now: float, timeout_s: float) -> str:
 class Setbacks:
     """Checkpoints that the store does not take, or give: since when, and what it last said. For several threads."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
+        self._now = now
         self._since: dict[tuple[int, int], float] = {}
         self._last: dict[tuple[int, int], tuple[float, StorageError]] = {}
 
     def note(self, job: Job, trouble: StorageError | None) -> None:
         """A job has ended, well or not."""
         key = (job.n, job.index)
-        if trouble is None or isinstance(job, Delete):  # a deletion is left to the next driver
+        if trouble is None or isinstance(job, DeleteJob):  # a deletion is left to the next driver
             self._last.pop(key, None)
             self._since.pop(key, None)
         else:
-            now = time.monotonic()
+            now = self._now()
             self._since.setdefault(key, now)
             self._last[key] = (now, trouble)
 

@@ -3,27 +3,38 @@
 from __future__ import annotations
 
 import contextlib
+import os
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from holdfast.callbacks.trial_view import ExperimentInfo, TrialPreview, trial_dirname, trial_name
 from holdfast.checkpoints.commit import sweep
+from holdfast.checkpoints.names import checkpoint_name
+from holdfast.checkpoints.verified import mark_of
+from holdfast.config.resources import PlacementGroupFactory, asks_by_config, flat_request, resources_of
+from holdfast.controller import start_checkpoint
 from holdfast.controller.experiment import Experiment
-from holdfast.controller.spec import PRIVATE, store_value
-from holdfast.core.state import State
+from holdfast.controller.spec import store_value
+from holdfast.core.state import State, Status
 from holdfast.errors import InvalidInputError, StorageError
-from holdfast.resources import PlacementGroupFactory, asks_by_config, flat_request, resources_of
 from holdfast.search.base import Proposal
-from holdfast.space.objects import is_marker, make_marker, restore_objects
-from holdfast.space.tree import SCALARS
-from holdfast.trainable.messages import Run
+from holdfast.space.exact import pack
+from holdfast.space.naming import MAX_NAME_BYTES, why_no_dirname, why_no_text
+from holdfast.space.naming import trial_dirname as rule_dirname
+from holdfast.space.naming import trial_name as rule_name
+from holdfast.space.nested import joined
+from holdfast.space.objects import make_marker, restore_objects
+from holdfast.storage.untrusted import not_regular
+from holdfast.trainable.worker_messages import Run
+from holdfast.views.trials import ExperimentInfo, TrialPreview, trial_dirname, trial_name
 
+_ANY_DATE = "2000-01-01_00-00-00"
 _encode = msgspec.msgpack.Encoder().encode
 
 
-class TrialKit:
+class TrialSetup:
     """Equips the trials of one experiment."""
 
     def __init__(self, experiment: Experiment, info: ExperimentInfo) -> None:
@@ -43,8 +54,36 @@ class TrialKit:
         """What a trial with this config asks for; None is the default of one CPU."""
         return _request(self._factory(config)) if self._by_config else self._same_for_all
 
+    def new_requests(self, state: State) -> dict[int, dict[str, float] | None]:
+        """What trials that may run again ask for now, where that differs from what they asked for before."""
+        may_run = (trial for trial in state.trials if trial.status != Status.TERMINATED)
+        wanted = [(trial, self.request_of(trial.config)) for trial in may_run]
+        return {trial.n: request for trial, request in wanted if request != trial.request}
+
+    @cached_property
+    def _start(self) -> str | None:
+        """Where trials start that have no checkpoint."""
+        return start_checkpoint.place(self._experiment.root)
+
     def _factory(self, config: dict[str, Any]) -> PlacementGroupFactory:
         return resources_of(self._experiment.trainable, restore_objects(config, self._experiment.objects))
+
+    def check_names(self) -> None:
+        """Refuse a trainable whose name is too long for its trials' directories, before anything starts."""
+        if self._dirname_creator is None:
+            name = self._info.trainable_name
+            self._check_rule(rule_name(name, "00000_00000"), f"The name of the trainable, {name!r},")
+
+    def check_directories(self, state: State) -> None:
+        """Refuse to write through a link in the place of a trial's directory: it may lead anywhere.
+
+        Raises:
+            DamageError: There is one.
+        """
+        with os.scandir(self._experiment.root.path) as found:
+            links = {entry.name for entry in found if entry.is_symlink()}
+        if links and (bad := sorted(links.intersection(trial_dirname(self._info, each) for each in state.trials))):
+            raise not_regular(self._experiment.root.path / bad[0])
 
     def check_resources(self, engine: Any) -> None:
         """Refuse resources that nobody declared, before anything starts."""
@@ -63,19 +102,15 @@ class TrialKit:
     def keep_values(self, proposal: Proposal) -> dict[str, Any]:
         """The proposal's config as plain data: values that are not go to files, and the config refers to them."""
         config = proposal.config
-        if proposal.raw or not _can_be_journaled(config):
-            config = self._kept(config, "")
+        # What a plan drew is plain already. What a searcher suggested may be anything, and the encoder would take many
+        # a value for a plain one: an enum for its value, a tuple for a list.
+        if proposal.raw or proposal.mark is None or not _can_be_journaled(config):
+            config = pack(config, self._kept)
         return config
 
-    def _kept(self, node: Any, path: str) -> Any:
-        if isinstance(node, dict) and not is_marker(node):
-            return {key: self._kept(value, f"{path}/{key}" if path else str(key)) for key, value in node.items()}
-        if isinstance(node, list):
-            return [self._kept(value, f"{path}/{i}") for i, value in enumerate(node)]
-        if is_marker(node) or (type(node) in SCALARS and _can_be_journaled(node)):
-            return node
+    def _kept(self, value: Any, path: tuple[Any, ...]) -> dict[str, str]:
         self._experiment.objects.own_files = True
-        return make_marker(store_value(self._experiment.root, node, path), node)
+        return make_marker(store_value(self._experiment.root, value, joined(path)), value)
 
     def names(self, state: State, n: int, identity: str, tag: str, config: dict[str, Any]) -> tuple[str, str]:
         """The user's name and directory name for a new trial; empty where the rule applies."""
@@ -83,7 +118,22 @@ class TrialKit:
             return "", ""
         preview = TrialPreview(self._info, n, identity, tag, config)
         name = str(self._name_creator(preview)) if self._name_creator else ""
-        return name, self._free_dirname(state, n, self._dirname_creator(preview)) if self._dirname_creator else ""
+        if why := why_no_text(name):
+            raise InvalidInputError(f"trial_name_creator returned {name!r} for trial {identity}: {why}.")
+        if self._dirname_creator is not None:
+            return name, self._free_dirname(state, n, self._dirname_creator(preview))
+        if name:
+            self._check_rule(name, f"The name {name!r} that trial_name_creator returned for trial {identity}")
+        return name, ""
+
+    def _check_rule(self, name: str, what: str) -> None:
+        """Refuse a name from which the rule would make a directory that no file system takes."""
+        dirname = rule_dirname(name, "", _ANY_DATE)
+        if why := why_no_dirname(dirname, new=True):
+            raise InvalidInputError(
+                f"{what} cannot be part of the name of a trial's directory ({dirname!r}): {why}. Choose a shorter "
+                "name, or name the directories with TuneConfig(trial_dirname_creator=...)."
+            )
 
     def _free_dirname(self, state: State, n: int, wanted: Any) -> str:
         """The user's directory name; two trials in one directory would take each other's checkpoints for their own."""
@@ -91,7 +141,7 @@ class TrialKit:
             self._dirnames = {trial.dirname for trial in state.trials}
         name = _checked_dirname(wanted)
         while name in self._dirnames:
-            name = f"{name}_{n:04x}"
+            name = _checked_dirname(f"{name}_{n:04x}")
         self._dirnames.add(name)
         return name
 
@@ -108,20 +158,25 @@ class TrialKit:
         for n in trials:
             trial = state.trials[n]
             keep = {record.sealed for record in trial.checkpoints if (n, record.index) in state.staged}
-            state.session.untidy.discard(n)
+            state.driver.untidy.discard(n)
             with contextlib.suppress(StorageError):  # what is left costs space and nothing else
                 if sweep(self.directory(state, n), keep, up_to=trial.attempt).spared:
-                    state.session.untidy.add(n)
+                    state.driver.untidy.add(n)
 
     def run_message(self, state: State, n: int) -> Run:
         """What a worker needs to run the attempt that the state says the trial is in."""
         trial, info = state.trials[n], self._info
-        if n in state.session.untidy:
+        if n in state.driver.untidy:
             self.tidy(state, {n})
-        checkpoint = None
+        checkpoint, mark, digest = None, "", ""
         if trial.source is not None:
-            donor, index = trial.source
-            checkpoint = f"{trial_dirname(info, state.trials[donor])}/checkpoint_{index:06d}"
+            donor, index = state.trials[trial.source[0]], trial.source[1]
+            checkpoint = f"{trial_dirname(info, donor)}/{checkpoint_name(index)}"
+            mark = mark_of(self._experiment.root.path / checkpoint)
+            record = donor.find(index)
+            digest = "" if record is None else record.digest
+        else:
+            checkpoint = self._start
         bundles, strategy = [], "PACK"
         if trial.request is not None:
             factory = self._factory(trial.config)
@@ -143,6 +198,8 @@ class TrialKit:
             resources=trial.request or {"CPU": 1.0},
             bundles=bundles,
             strategy=strategy,
+            checkpoint_mark=mark,
+            checkpoint_digest=digest,
         )
 
 
@@ -162,6 +219,9 @@ def _request(factory: PlacementGroupFactory) -> dict[str, float] | None:
 
 def _checked_dirname(name: Any) -> str:
     text = str(name)
-    if "/" in text or text in ("", ".", "..", PRIVATE):
-        raise InvalidInputError(f"Trial dirname must not contain '/' and must name a directory; got {text!r}.")
+    if why := why_no_dirname(text, new=True):
+        raise InvalidInputError(
+            f"Trial dirname must not contain '/' and must name a directory of at most {MAX_NAME_BYTES} bytes; "
+            f"trial_dirname_creator returned {text!r}: {why}."
+        )
     return text

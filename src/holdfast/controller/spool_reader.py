@@ -9,19 +9,19 @@ from holdfast.controller.loop import Controller
 from holdfast.core.observations import Report
 from holdfast.core.state import State
 from holdfast.journal.log import Journal
-from holdfast.trainable.ahead import Owner
+from holdfast.trainable.spool_writer import SpoolOwner
 
 
 class Spools(Protocol):
     """Where attempts leave what they have reported ahead."""
 
-    def owners(self) -> list[Owner]:
+    def owners(self) -> list[SpoolOwner]:
         """Those that have left something."""
 
-    def read(self, owner: Owner, after: int) -> list[Report]:
+    def read(self, owner: SpoolOwner, after: int) -> list[Report]:
         """What one has reported after the report of this number."""
 
-    def forget(self, owners: Iterable[Owner]) -> None:
+    def forget(self, owners: Iterable[SpoolOwner]) -> None:
         """What they have left is not needed any more."""
 
 
@@ -46,5 +46,5 @@ def hear_spools(controller: Controller, journal: Journal, spools: Spools) -> Non
         spools.forget(needed)
 
 
-def _is_running(state: State, owner: Owner) -> bool:
+def _is_running(state: State, owner: SpoolOwner) -> bool:
     return owner.n in state.running and state.trials[owner.n].attempt == owner.attempt

@@ -1,35 +1,40 @@
-"""Where an experiment lives, as its driver sees it: a directory, a store, or a place that a syncer copies to.
+"""Backends: where an experiment lives, as its driver sees it. A directory, a store, or a copy that a syncer makes.
 
-Owns the `Home` protocol and the plain directory. What differs between homes is what "durable" means, how checkpoints
-get there, and when it makes no sense to wait any longer; everything else is the same local root.
+Owns the `ExperimentBackend` protocol and the plain directory. Backends differ in what "durable" means, in how
+checkpoints get there, and in when it makes no sense to wait any longer; everything else is the same local root.
 """
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
-from holdfast.checkpoints.keeper import CheckpointKeeper, Job, Outcome, perform
+from holdfast.checkpoints.jobs import CheckpointJobThreads, Job, Outcome, perform
+from holdfast.controller.checkpoint_jobs import CheckpointJobEdge
 from holdfast.controller.clock import Clock
-from holdfast.controller.keeping import KeeperEdge
+from holdfast.controller.evidence import Known, records_lost, unknown_checkpoints
 from holdfast.controller.loop import JournalWriter
 from holdfast.controller.spec import Root
 from holdfast.core.policies import Rules
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.errors import StorageError
-from holdfast.journal.epoch import Claim, claim_epoch
+from holdfast.journal.claims import Claim
+from holdfast.journal.epoch import claim_epoch
 from holdfast.journal.log import Journal
+
+logger = logging.getLogger("holdfast")
 
 Durability = Literal["group", "sync"]
 
 LAST_SYNC_S = 60.0
 
 
-class Keeping(NamedTuple):
-    """What a keeper of checkpoints has to know.
+class JobContext(NamedTuple):
+    """What checkpoint jobs need to know.
 
     Attributes:
         state: What its commands refer to.
@@ -46,26 +51,30 @@ class Keeping(NamedTuple):
     rule: Retention
 
 
-class Kept(NamedTuple):
-    """A keeper at work.
+class CheckpointJobs(NamedTuple):
+    """Checkpoint jobs at work.
 
     Attributes:
         edge: For the loop.
         close: Ends the threads; waits so many seconds for jobs that have begun, and drops the others.
     """
 
-    edge: KeeperEdge
+    edge: CheckpointJobEdge
     close: Callable[[float], None]
 
 
-def keep_here(wake: Callable[[], None], keeping: Keeping, perform: Callable[[Job], Outcome] = perform) -> Kept:
-    """A keeper for checkpoints in a directory."""
-    workers = CheckpointKeeper(wake, perform)
-    edge = KeeperEdge(workers, keeping.state, keeping.clock, trial_dir=keeping.trial_dir, trouble=keeping.trouble)
-    return Kept(edge, partial(workers.close, False))
+def local_checkpoint_jobs(
+    wake: Callable[[], None], context: JobContext, perform: Callable[[Job], Outcome] = perform
+) -> CheckpointJobs:
+    """Jobs for checkpoints in a directory."""
+    threads = CheckpointJobThreads(wake, perform)
+    edge = CheckpointJobEdge(
+        threads, context.state, context.clock, trial_dir=context.trial_dir, trouble=context.trouble
+    )
+    return CheckpointJobs(edge, partial(threads.close, False))
 
 
-class Home(Protocol):
+class ExperimentBackend(Protocol):
     """One driver's dealings with the place of its experiment, in the order of these methods."""
 
     def claim(self, *, takeover: bool) -> Claim:
@@ -73,6 +82,9 @@ class Home(Protocol):
 
     def open(self, claim: Claim) -> Journal:
         """Open the local journal for writing."""
+
+    def compare(self, state: State, uid: str) -> None:
+        """Raise `JournalDamagedError` if checkpoints lie there of which the folded journal knows nothing."""
 
     def follow(self, journal: Journal, wake: Callable[[], None], state: State) -> JournalWriter:
         """The journal for the loop, which asks it what is durable. ``wake`` is called when more is."""
@@ -85,8 +97,8 @@ class Home(Protocol):
             changed: Takes away the paths of result files that were written.
         """
 
-    def keep(self, wake: Callable[[], None], keeping: Keeping) -> Kept:
-        """Begin to keep checkpoints, in threads of its own."""
+    def checkpoint_jobs(self, wake: Callable[[], None], context: JobContext) -> CheckpointJobs:
+        """Begin to commit, verify and delete checkpoints, in threads of its own."""
 
     def most_uncommitted(self, rule: Retention) -> int:
         """How many commits of a trial may be under way before its next report waits for one of them."""
@@ -112,7 +124,7 @@ class Home(Protocol):
         """Stop, after the journal was closed. Never raises, and may be called at any time."""
 
 
-class LocalHome:
+class LocalBackend:
     """A directory: what is fsynced is durable."""
 
     def __init__(self, root: Root, durability: Durability) -> None:
@@ -122,8 +134,11 @@ class LocalHome:
 
     @property
     def accepts_unsynced(self) -> bool:
-        """Whether what survives the death of every process is enough to go on."""
+        """Whether what survives the death of every process is enough to continue."""
         return self._durability == "group"
+
+    def compare(self, state: State, uid: str) -> None:
+        compare_here(self._journal, self._root, state, uid)
 
     def claim(self, *, takeover: bool) -> Claim:
         return claim_epoch(self._root.path, takeover=takeover)
@@ -139,8 +154,8 @@ class LocalHome:
     def start(self, trouble: Callable[[str], None], changed: Callable[[], Iterable[str]]) -> None:
         pass
 
-    def keep(self, wake: Callable[[], None], keeping: Keeping) -> Kept:
-        return keep_here(wake, keeping)
+    def checkpoint_jobs(self, wake: Callable[[], None], context: JobContext) -> CheckpointJobs:
+        return local_checkpoint_jobs(wake, context)
 
     def most_uncommitted(self, rule: Retention) -> int:
         return Rules().max_uncommitted
@@ -158,6 +173,15 @@ class LocalHome:
         pass
 
 
+def compare_here(journal: Journal | None, root: Root, state: State, uid: str) -> None:
+    """Raise `JournalDamagedError` if unfinished or unknown trials have checkpoints that are not in ``state``."""
+    found = unknown_checkpoints(root.path, Known(state, uid, finished=False))
+    if found:
+        assert journal is not None
+        journal.flush()  # raises if a newer driver has taken over meanwhile: these are its checkpoints
+        raise records_lost(root.shown, found, state)
+
+
 def wait_for_disk(journal: Journal | None, root: Root) -> None:
     """Wait until everything that was written is fsynced; raise `StorageError` if the disk does not do it."""
     assert journal is not None
@@ -167,3 +191,18 @@ def wait_for_disk(journal: Journal | None, root: Root) -> None:
             f"within {LAST_SYNC_S:.0f} s; they survive a crash of any process but not a power cut. Check the disk "
             f"of {root.path}."
         )
+
+
+def close_journal(journal: Journal) -> Callable[..., bool]:
+    """For an ``ExitStack``: close it, and let no failure of that hide what had happened before."""
+
+    def close(kind: Any, error: Any, trace: Any) -> bool:
+        try:
+            journal.close(release=False)
+        except Exception as failure:
+            if kind is None:
+                raise
+            logger.error("while leaving: %s", failure)
+        return False
+
+    return close

@@ -1,4 +1,4 @@
-"""The checkpoint keeper's edge for an experiment in a store: what a slow or silent network must not hold up.
+"""Checkpoint jobs of an experiment in a remote store: what a slow or silent network must not hold up.
 
 A commit there takes as long as an upload does. Meanwhile the mirror has the files, so that a newer checkpoint can take
 the place of one that waits, if retention would drop that one anyway; a trial then need not wait for the store. The
@@ -13,23 +13,26 @@ from __future__ import annotations
 
 import heapq
 import os
+from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from holdfast.checkpoints import keeper as jobs
-from holdfast.checkpoints import names
-from holdfast.checkpoints.lanes import LaneKeeper
+from holdfast.checkpoints import jobs, names
+from holdfast.checkpoints.remote_job_threads import RemoteJobThreads
+from holdfast.controller.checkpoint_jobs import DELETE_TRIES, MAX_RETRY_S, CheckpointJobEdge
 from holdfast.controller.clock import Clock
-from holdfast.controller.keeping import DELETE_TRIES, MAX_RETRY_S, KeeperEdge
+from holdfast.controller.remote_commit import CommitState, CommitStep, RemoteCommit
+from holdfast.controller.report_facts import report_facts
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
+from holdfast.core.policies import NO_LIMIT
 from holdfast.core.retention import Retention
 from holdfast.core.state import CheckpointRecord, State, Stored, Trial
 
-MIN_UNCOMMITTED = 2
-MAX_UNCOMMITTED = 16
+SCAN_EVERY = 16
+"""Of a trial with more commits than this under way, local copies are looked for after so many of them."""
 
 Key = tuple[int, int]
 
@@ -49,36 +52,50 @@ def most_uncommitted(rule: Retention) -> int:
 
     Room for those that retention keeps and for an upload that hangs: more of them are obsolete, and given up as soon as
     newer ones were read back, so that the trial does not wait for the store. By a score, the best are kept and the
-    newest as well. Without retention nothing is obsolete, and it must wait.
+    newest as well. Without retention nothing is obsolete, and only bytes are counted (``core.backlog``).
     """
     if rule.num_to_keep is None:
-        return MIN_UNCOMMITTED
+        return NO_LIMIT
     newest = rule.score_attribute is not None
-    return min(rule.num_to_keep + newest + 1, MAX_UNCOMMITTED)
+    return rule.num_to_keep + newest + 1
 
 
-class FarKeeperEdge(KeeperEdge):
-    """As ``KeeperEdge``, for an experiment whose checkpoints are in a store and, some of them, in a mirror."""
+class RemoteCheckpointJobEdge(CheckpointJobEdge):
+    """As ``CheckpointJobEdge``, for an experiment whose checkpoints are in a store and, some of them, in a mirror."""
 
     def __init__(
         self,
-        workers: LaneKeeper,
+        workers: RemoteJobThreads,
         state: State,
         clock: Clock,
         *,
         trial_dir: Callable[[int], Path],
         trouble: Callable[[str], None],
         rule: Retention,
+        keeps_copies: bool = False,
     ) -> None:
-        """Begin with nothing to do; the arguments are those of ``KeeperEdge``, and the user's rule for retention."""
+        """Begin with nothing to do. The arguments are those of ``CheckpointJobEdge``, and two more.
+
+        Args:
+            workers: The threads.
+            state: What commands refer to.
+            clock: For retries.
+            trial_dir: Where a trial's checkpoints are.
+            trouble: Told what is being tried again.
+            rule: For retention.
+            keeps_copies: Whether the mirror keeps what the store has, until retention drops it there as well.
+        """
         super().__init__(workers, state, clock, trial_dir=trial_dir, trouble=trouble)
+        self._keeps_copies = keeps_copies
         self._lanes = workers
         self._rule = rule
-        self._newest: dict[int, int] = {}  # of a trial, up to which checkpoint its stages may be worked on
-        self._whole: dict[int, set[int]] = {}  # of a trial, staged checkpoints that were read back in the mirror
-        self._unfit: set[Key] = set()  # staged checkpoints that are damaged, or not on this machine
-        self._opened: set[Key] = set()  # commits that only wait for their preparation
-        self._uploaded: set[Key] = {*state.staged, *state.dropping}  # what may be in the store, from whichever driver
+        # What a driver before this one has staged or dropped may be in the store, wholly or in part.
+        self._commits = {key: RemoteCommit(may_be_stored=True) for key in state.staged}
+        dropped = CommitState.SUPERSEDED
+        self._commits.update((key, RemoteCommit(may_be_stored=True, state=dropped)) for key in state.dropping)
+        # Of a trial, the checkpoints whose records are in the store, in order. The first one is at work: one that is
+        # tried again must not be overtaken, nor must all of them be tried again and again in an outage.
+        self._turns: dict[int, deque[int]] = {}
         self._stirred: set[int] = set()  # trials of which a job has ended
         self._leftover = {*state.touched, *(trial.n for trial in state.unfinished())}  # may have copies from before
         self._prune_at: list[tuple[float, int]] = []
@@ -89,26 +106,39 @@ class FarKeeperEdge(KeeperEdge):
         """Begin what needs this machine alone: the record that led to the command is durable here."""
         n, index = command.n, command.index
         if isinstance(command, cmd.Commit):
-            self._newest[n] = index
+            self._commits.setdefault((n, index), RemoteCommit())
             self._make_room(n)
             return
         record = self._state.trials[n].find(index)
         if record is not None and not record.digest:
             home = self._trial_dir(n)
             directory, stage = str(home / names.checkpoint_name(index)), str(home / record.sealed)
-            self._begin(jobs.Discard(n, index, directory, stage))
+            self._begin(jobs.DiscardJob(n, index, directory, stage))
 
     def submit(self, command: cmd.Commit | cmd.Verify | cmd.Delete) -> None:
         """Take a command whose record is in the store."""
-        key = (command.n, command.index)
-        if isinstance(command, cmd.Commit):
-            if key not in self._state.staged:
-                return  # a newer one has taken its place while it waited
-            if (jobs.Prepare, *key) in self._jobs:
-                self._opened.add(key)
-                return
-            self._uploaded.add(key)
-        super().submit(command)
+        if not isinstance(command, cmd.Commit):
+            super().submit(command)
+        elif (command.n, command.index) in self._state.staged:  # else a newer one has taken its place while it waited
+            self._queue(command.n, command.index)
+
+    def _queue(self, n: int, index: int) -> None:
+        commit = self._commits.setdefault((n, index), RemoteCommit())
+        if commit.is_queued:
+            return
+        commit.is_queued = True
+        turns = self._turns.setdefault(n, deque())
+        turns.append(index)
+        if turns[0] == index:
+            self._give_turn(n, index)
+
+    def _give_turn(self, n: int, index: int) -> None:
+        if self._commits[n, index].take(CommitStep.TURN) == CommitState.UPLOADING:
+            self._upload(n, index)
+
+    def _upload(self, n: int, index: int) -> None:
+        self._commits[n, index].may_be_stored = True
+        super().submit(cmd.Commit(n, index))
 
     def _begin(self, job: jobs.MirrorJob) -> None:
         if (type(job), job.n, job.index) not in self._jobs:
@@ -119,29 +149,34 @@ class FarKeeperEdge(KeeperEdge):
 
     def _make_room(self, n: int) -> None:
         """If commits that wait would be obsolete once newer ones are whole, find out whether these are."""
-        if n not in self._newest:
-            return
         trial = self._state.trials[n]
-        staged = [record for record in _staged(trial) if record.index <= self._newest[n]]
+        if self._rule.num_to_keep is None and not trial.floor:
+            return
+        staged = [record for record in _staged(trial) if (n, record.index) in self._commits]
         if len(staged) < 2:
             return
-        hoped = {record.index for record in staged if (n, record.index) not in self._unfit}
+        hoped = {record.index for record in staged if self._commits[n, record.index].is_whole is not False}
         useless = {
             record.index
             for record in staged
             if self._is_obsolete(trial, record, hoped) and self._can_end(n, record.index)
         }
-        if not useless:
+        if useless:
+            for record in staged:
+                if record.index in hoped - useless:
+                    self._read_back(trial, record)
+
+    def _read_back(self, trial: Trial, record: CheckpointRecord) -> None:
+        """Find out whether a checkpoint is whole in the mirror, unless that is known or its upload has begun."""
+        n, index = trial.n, record.index
+        commit = self._commits[n, index]
+        if commit.is_whole is not None or commit.state in (CommitState.READING, CommitState.HELD):
             return
-        unknown, home = hoped - useless - self._whole.get(n, set()), str(self._trial_dir(n))
-        for record in staged:
-            if record.index not in unknown or (jobs.Prepare, n, record.index) in self._jobs:
-                continue
-            submitted = (jobs.Commit, n, record.index) in self._jobs
-            if self._take_back(jobs.Commit, n, record.index):
-                if submitted:
-                    self._opened.add((n, record.index))
-                self._begin(jobs.Prepare(n, record.index, home, record.sealed, trial.id, record.attempt))
+        if self._take_back(jobs.CommitJob, n, index):
+            commit.take(CommitStep.READ_BACK)
+            home = str(self._trial_dir(n))
+            facts = report_facts(record)
+            self._begin(jobs.PrepareJob(n, index, home, record.sealed, trial.id, record.attempt, facts))
 
     def _is_obsolete(self, trial: Trial, record: CheckpointRecord, known: set[int]) -> bool:
         """Whether retention would drop it if those that are ``known`` to be whole were committed."""
@@ -161,7 +196,7 @@ class FarKeeperEdge(KeeperEdge):
 
     def _can_end(self, n: int, index: int) -> bool:
         """Whether neither its preparation nor its commit has begun, as far as one can tell without taking them back."""
-        found = [self._jobs.get((kind, n, index)) for kind in (jobs.Prepare, jobs.Commit)]
+        found = [self._jobs.get((kind, n, index)) for kind in (jobs.PrepareJob, jobs.CommitJob)]
         begun = (job for job in found if job is not None and not self._is_later(job) and not self._lanes.waits(job))
         return (n, index) not in self._state.holds and not any(begun)
 
@@ -183,26 +218,29 @@ class FarKeeperEdge(KeeperEdge):
 
     def _supersede(self, n: int, ended: set[Key]) -> list[ob.Observation]:
         """Give up commits that wait and are obsolete beside those that are known to be whole."""
-        trial, known = self._state.trials[n], self._whole.get(n, set())
+        trial = self._state.trials[n]
         found: list[ob.Observation] = []
+        known = {record.index for record in _staged(trial) if self._is_whole(n, record.index)}
         for record in _staged(trial):
             key = (n, record.index)
             if key in ended or key in self._state.holds or not self._is_obsolete(trial, record, known):
                 continue
-            # Of the two only one is ever submitted: a commit waits for its preparation.
-            if self._take_back(jobs.Prepare, *key) and self._take_back(jobs.Commit, *key):
-                self._forget(*key)
+            # Of the two only one is ever submitted.
+            if self._take_back(jobs.PrepareJob, *key) and self._take_back(jobs.CommitJob, *key):
+                commit = self._commits.setdefault(key, RemoteCommit())
+                commit.take(CommitStep.GIVE_UP)
+                self._leave_queue(*key, commit)
                 found.append(ob.CommitEnded(*key, superseded=True))
         return found
 
-    def _forget(self, n: int, index: int) -> None:
-        self._opened.discard((n, index))
-        self._unfit.discard((n, index))
-        whole = self._whole.get(n)
-        if whole is not None:
-            whole.discard(index)
-            if not whole:
-                del self._whole[n]
+    def _is_whole(self, n: int, index: int) -> bool:
+        commit = self._commits.get((n, index))
+        return commit is not None and commit.is_whole is True and commit.state != CommitState.SUPERSEDED
+
+    def _leave_queue(self, n: int, index: int, commit: RemoteCommit) -> None:
+        if commit.is_queued:
+            commit.is_queued = False
+            self._turns[n].remove(index)  # it is the first one, or close to it
 
     # --- outcomes
 
@@ -220,7 +258,7 @@ class FarKeeperEdge(KeeperEdge):
                 case jobs.DiscardDone():
                     found += self._discarded(outcome.n, outcome.index)
                 case jobs.PruneDone():
-                    self._settled(jobs.Prune, outcome.n, outcome.index)
+                    self._settled(jobs.PruneJob, outcome.n, outcome.index)
                 case jobs.MirrorFailed():
                     self._failed(outcome)
                 case _:
@@ -229,54 +267,63 @@ class FarKeeperEdge(KeeperEdge):
                         found.append(observation)
         ended = {(each.n, each.index) for each in found if isinstance(each, ob.CommitEnded)}
         for outcome in prepared:
-            found += self._prepared(outcome, ended)
+            found += self._prepared(outcome.n, outcome.index, outcome.whole, ended)
+        for n in {n for n, _ in ended}:
+            self._commit_next(n)
         return found
+
+    def _commit_next(self, n: int) -> None:
+        """Begin the next commit of a trial, if none is under way."""
+        turns = self._turns.get(n)
+        if not turns:
+            self._turns.pop(n, None)
+        elif self._commits[n, turns[0]].state not in (CommitState.UPLOADING, CommitState.HELD):
+            self._give_turn(n, turns[0])
 
     def _translate(self, outcome: jobs.Outcome) -> ob.Observation | None:
         observation = super()._translate(outcome)
+        key = (outcome.n, outcome.index)
         if isinstance(observation, ob.CommitEnded):
-            self._forget(outcome.n, outcome.index)
-        if isinstance(observation, ob.CommitEnded | ob.DeleteEnded):
-            self._uploaded.discard((outcome.n, outcome.index))
+            commit = self._commits.pop(key)
+            commit.take(CommitStep.DAMAGED if observation.damaged else CommitStep.UPLOADED)
+            self._leave_queue(*key, commit)
+        if isinstance(observation, ob.DeleteEnded):
+            self._commits.pop(key, None)
         return observation
 
-    def _prepared(self, outcome: jobs.PrepareDone, ended: set[Key]) -> list[ob.Observation]:
-        n, index = outcome.n, outcome.index
-        self._settled(jobs.Prepare, n, index)
+    def _prepared(self, n: int, index: int, whole: bool, ended: set[Key]) -> list[ob.Observation]:
+        self._settled(jobs.PrepareJob, n, index)
+        commit = self._commits[n, index]
+        commit.is_whole = whole
         found: list[ob.Observation] = []
-        if outcome.whole:
-            self._whole.setdefault(n, set()).add(index)
+        if whole:
             found = self._supersede(n, ended)
             ended.update((each.n, each.index) for each in found if isinstance(each, ob.CommitEnded))
-        else:
-            self._unfit.add((n, index))
-        self._open_prepared(n, index)
+        if commit.state != CommitState.SUPERSEDED and commit.take(CommitStep.READ) == CommitState.UPLOADING:
+            self._upload(n, index)
         return found
-
-    def _open_prepared(self, n: int, index: int) -> None:
-        if (n, index) in self._opened:
-            self._opened.discard((n, index))
-            self.submit(cmd.Commit(n, index))
 
     def _discarded(self, n: int, index: int) -> list[ob.Observation]:
         """The local files are gone. Nothing of it was ever sent, unless this driver or one before it has begun to."""
-        self._settled(jobs.Discard, n, index)
-        return [] if (n, index) in self._uploaded else [ob.DeleteEnded(n, index, ok=True)]
+        self._settled(jobs.DiscardJob, n, index)
+        commit = self._commits.get((n, index))
+        if commit is not None and commit.may_be_stored:
+            return []
+        self._commits.pop((n, index), None)
+        return [ob.DeleteEnded(n, index, ok=True)]
 
     def _failed(self, outcome: jobs.MirrorFailed) -> None:
         kind, n, index = outcome.kind, outcome.n, outcome.index
         tries = self._tries.get((kind, n, index), 0)
-        if kind is jobs.Prepare and not outcome.damaged and (n, index) not in self._opened:
+        if kind is jobs.PrepareJob and not outcome.damaged and self._commits[n, index].state == CommitState.READING:
             self._again(kind, n, index, f"a checkpoint cannot be saved on this machine: {outcome.message}")
-        elif kind is jobs.Discard and not outcome.damaged and tries < DELETE_TRIES:
+        elif kind is jobs.PrepareJob:  # the commit says what is wrong with a stage
+            self._prepared(n, index, False, set())
+        elif kind is jobs.DiscardJob and not outcome.damaged and tries < DELETE_TRIES:
             self._again(kind, n, index, f"a checkpoint that was replaced cannot be removed: {outcome.message}")
-        else:
-            # The commit says what is wrong with a stage, and the deletion in the store removes what is here as well.
+        else:  # the deletion in the store removes what is here as well
             self._settled(kind, n, index)
-            if kind is jobs.Prepare:
-                self._unfit.add((n, index))
-                self._open_prepared(n, index)
-            if kind is jobs.Prune and not outcome.damaged:
+            if kind is jobs.PruneJob and not outcome.damaged:
                 heapq.heappush(self._prune_at, (self._clock.now() + MAX_RETRY_S, n))
 
     # --- local copies
@@ -287,7 +334,7 @@ class FarKeeperEdge(KeeperEdge):
         for n in stirred:
             self._make_room(n)  # what was under way before may wait now
         numbers, self._leftover = self._leftover, set()
-        numbers.update(event.n for event in events if isinstance(event, _FREEING))
+        numbers.update(event.n for event in events if isinstance(event, _FREEING) and not self._is_busy(event))
         for n in numbers:
             self._prune(n)
             trial = self._state.trials[n]
@@ -295,12 +342,20 @@ class FarKeeperEdge(KeeperEdge):
                 if point is not None and point[0] != n:
                     self._prune(point[0])
 
+    def _is_busy(self, event: ev.AnyEvent) -> bool:
+        """Whether more commits of the same trial follow soon: its directory is not listed for each of many."""
+        if not isinstance(event, ev.CheckpointCommitted) or event.index % SCAN_EVERY == 0:
+            return False
+        return self._state.trials[event.n].uncommitted > SCAN_EVERY
+
     def _prune_due(self) -> None:
         while self._prune_at and self._prune_at[0][0] <= self._clock.now():
             self._prune(heapq.heappop(self._prune_at)[1])
 
     def _prune(self, n: int) -> None:
         """Remove the local copies of a trial that nobody will start from soon; the store has them."""
+        if self._keeps_copies:
+            return
         trial = self._state.trials[n]
         latest = None if trial.final else trial.latest()
         home = self._trial_dir(n)
@@ -308,12 +363,12 @@ class FarKeeperEdge(KeeperEdge):
             record = trial.find(index)
             if record is None or record.stored != Stored.COMMITTED or record is latest or self._is_read(n, index):
                 continue
-            self._begin(jobs.Prune(n, index, str(home / names.checkpoint_name(index))))
+            self._begin(jobs.PruneJob(n, index, str(home / names.checkpoint_name(index))))
 
     def _is_read(self, n: int, index: int) -> bool:
         """Whether an attempt has started from it, or is about to."""
         state, key = self._state, (n, index)
-        soon: tuple[Any, ...] = (state.holds, state.session.awaited, state.session.verified)
+        soon: tuple[Any, ...] = (state.holds, state.driver.awaited, state.driver.verified)
         return any(key in keys for keys in soon) or any(state.trials[m].source == key for m in state.running)
 
 

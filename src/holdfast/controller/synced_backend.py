@@ -21,22 +21,32 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from holdfast.checkpoints.keeper import (
-    CheckpointKeeper,
-    Commit,
+from holdfast.checkpoints.jobs import (
+    CheckpointJobThreads,
     CommitDone,
-    Delete,
+    CommitJob,
     DeleteDone,
+    DeleteJob,
     Job,
     Outcome,
     perform,
 )
 from holdfast.config import SyncConfig
 from holdfast.config.environment import local_root
-from holdfast.controller.homes import Durability, Keeping, Kept, keep_here, wait_for_disk
-from holdfast.controller.keeping import KeeperEdge, Workers
+from holdfast.config.secrets import refuse_secrets
+from holdfast.controller.backends import (
+    CheckpointJobs,
+    Durability,
+    JobContext,
+    compare_here,
+    local_checkpoint_jobs,
+    wait_for_disk,
+)
+from holdfast.controller.checkpoint_jobs import CheckpointJobEdge, Workers
+from holdfast.controller.evidence import Known, unknown_checkpoints
 from holdfast.controller.loop import JournalWriter
-from holdfast.controller.spec import Root
+from holdfast.controller.opening import open_state
+from holdfast.controller.spec import Root, read_spec
 from holdfast.core import observations as ob
 from holdfast.core.policies import Rules
 from holdfast.core.retention import Retention
@@ -49,11 +59,12 @@ from holdfast.errors import (
     StorageError,
     SyncError,
 )
-from holdfast.journal.epoch import Claim, claim_epoch, holder, released_mark
+from holdfast.journal.claims import Claim
+from holdfast.journal.epoch import claim_epoch, holder, released_mark
 from holdfast.journal.log import Journal
 from holdfast.storage.address import join_address, split_address
-from holdfast.storage.mirror_sync import MirrorSync
-from holdfast.storage.syncer import resolve_syncer
+from holdfast.sync.synced_copy import SyncedCopy
+from holdfast.sync.syncer import resolve_syncer
 
 LOOK_S = 0.25
 IMPATIENT_S = 10.0  # for the last copy, when the driver was told to end and its grace is over
@@ -66,7 +77,7 @@ CHECK_S = 60.0
 class SyncedJournal:
     """The journal for the loop: deletions wait until a round has carried the records that led to them."""
 
-    def __init__(self, journal: Journal, mirror: MirrorSync, may_ask: Callable[[], bool]) -> None:
+    def __init__(self, journal: Journal, mirror: SyncedCopy, may_ask: Callable[[], bool]) -> None:
         """Join the two.
 
         Args:
@@ -126,11 +137,11 @@ class SyncedJournal:
             self._mirror.request()
 
 
-class RoundsKeeperEdge(KeeperEdge):
-    """As ``KeeperEdge``, but a commit has ended only when a round has carried the checkpoint."""
+class SyncedCheckpointJobEdge(CheckpointJobEdge):
+    """As ``CheckpointJobEdge``, but a commit has ended only when a round has carried the checkpoint."""
 
-    def __init__(self, workers: Workers, keeping: Keeping, mirror: MirrorSync) -> None:
-        state, clock, trial_dir, trouble, _ = keeping
+    def __init__(self, workers: Workers, context: JobContext, mirror: SyncedCopy) -> None:
+        state, clock, trial_dir, trouble, _ = context
         super().__init__(workers, state, clock, trial_dir=trial_dir, trouble=trouble)
         self._mirror = mirror
         self._under_way: deque[tuple[int, ob.CommitEnded]] = deque()
@@ -147,7 +158,7 @@ class RoundsKeeperEdge(KeeperEdge):
         return found
 
 
-class SyncedHome:
+class SyncedBackend:
     """A directory that a syncer copies elsewhere, every ``sync_period`` and after checkpoints.
 
     Args:
@@ -218,6 +229,9 @@ class SyncedHome:
         self._journal = Journal.create_or_append(self._root.path, claim, durability=self._durability)
         return self._journal
 
+    def compare(self, state: State, uid: str) -> None:
+        compare_here(self._journal, self._root, state, uid)
+
     def follow(self, journal: Journal, wake: Callable[[], None], state: State) -> JournalWriter:
         self._wake = wake
         self._state = state
@@ -228,20 +242,20 @@ class SyncedHome:
         self._trouble = trouble
         self._mirror.start()
 
-    def keep(self, wake: Callable[[], None], keeping: Keeping) -> Kept:
+    def checkpoint_jobs(self, wake: Callable[[], None], context: JobContext) -> CheckpointJobs:
         if not self._waits:
-            return keep_here(wake, keeping, self._perform)
-        workers = CheckpointKeeper(wake, self._perform)
-        return Kept(RoundsKeeperEdge(workers, keeping, self._mirror), partial(workers.close, False))
+            return local_checkpoint_jobs(wake, context, self._perform)
+        workers = CheckpointJobThreads(wake, self._perform)
+        return CheckpointJobs(SyncedCheckpointJobEdge(workers, context, self._mirror), partial(workers.close, False))
 
     def most_uncommitted(self, rule: Retention) -> int:
         return Rules().max_uncommitted
 
     def _perform(self, job: Job) -> Outcome:
         outcome = perform(job)
-        if isinstance(job, Commit) and isinstance(outcome, CommitDone) and self._config.sync_on_checkpoint:
+        if isinstance(job, CommitJob) and isinstance(outcome, CommitDone) and self._config.sync_on_checkpoint:
             self._mirror.request()
-        if isinstance(job, Delete) and isinstance(outcome, DeleteDone) and not os.path.lexists(job.directory):
+        if isinstance(job, DeleteJob) and isinstance(outcome, DeleteDone) and not os.path.lexists(job.directory):
             self._mirror.delete(os.path.relpath(job.directory, self._root.path).replace(os.sep, "/"))
         return outcome
 
@@ -255,7 +269,7 @@ class SyncedHome:
     def _is_idle(self) -> bool:
         """Whether only deletions are left to do, which wait for a round."""
         state = self._state
-        waiting = state.pending or state.paused or state.running or state.session.parked
+        waiting = state.pending or state.paused or state.running or state.driver.parked
         return bool(state.search_ended) and not waiting
 
     def missing(self, state: State) -> str:
@@ -298,12 +312,12 @@ def mirror_of(
     on_trouble: Callable[[str | None], object] | None = None,
     position: Callable[[], int] = int,
     on_arrived: Callable[[int], object] | None = None,
-) -> MirrorSync:
+) -> SyncedCopy:
     """What keeps the copy of an experiment equal to its root."""
     assert config.upload_dir is not None
     syncer = resolve_syncer(config.syncer, sync_period=config.sync_period, sync_timeout=config.sync_timeout)
     assert syncer is not None
-    return MirrorSync(
+    return SyncedCopy(
         root.path,
         join_address(config.upload_dir, root.name),
         syncer,
@@ -324,17 +338,19 @@ def fetch_copy(address: str, config: SyncConfig, base: str | None = None) -> tup
         base: The directory for the local root, if not the usual one.
 
     Returns:
-        The local root, and the settings with which it goes on being copied to where it came from.
+        The local root, and the settings with which it continues being copied to where it came from.
 
     Raises:
         InvalidInputError: ``config`` has no syncer of the user's.
         ExperimentExistsError: Another experiment of this name is running on this machine.
         StorageError, DamageError: The syncer failed, or what it brought is not whole.
     """
+    refuse_secrets("path", address)
     mirror, root, config = _copy_at(address, config, base)
     try:
         if not root.exists():
             mirror.fetch()
+            _set_aside_unknown(root)
         elif _is_held(root):
             with _other_end(mirror) as private:
                 if not _is_same(private, root):
@@ -344,9 +360,22 @@ def fetch_copy(address: str, config: SyncConfig, base: str | None = None) -> tup
                 wanted = not _is_same(private, root) or _last_epoch(private) > _last_epoch(root.private)
             if wanted:
                 mirror.fetch()
+                _set_aside_unknown(root)
     finally:
         mirror.close()
     return root, config
+
+
+def _set_aside_unknown(root: Root) -> None:
+    """Rename checkpoints that a round had brought to the other end when it was cut short, before their journal.
+
+    Of any other experiment they would prove that its journal has lost records.
+    """
+    with contextlib.suppress(DamageError):  # whoever opens it says what is wrong
+        spec = read_spec(root)
+        state = open_state(root.path, spec.retention).state
+        for found in unknown_checkpoints(root.path, Known(state, spec.uid, finished=True)):
+            os.rename(root.path / found.place, f"{root.path / found.place}.ahead-{os.urandom(4).hex()}")
 
 
 def copy_exists(address: str, config: SyncConfig) -> bool:
@@ -361,7 +390,7 @@ def copy_exists(address: str, config: SyncConfig) -> bool:
         mirror.close()
 
 
-def _copy_at(address: str, config: SyncConfig, base: str | None) -> tuple[MirrorSync, Root, SyncConfig]:
+def _copy_at(address: str, config: SyncConfig, base: str | None) -> tuple[SyncedCopy, Root, SyncConfig]:
     if not config.has_own_syncer:
         raise InvalidInputError(
             f"{address!r} with sync_config=... needs the syncer that made the copy: "
@@ -375,7 +404,7 @@ def _copy_at(address: str, config: SyncConfig, base: str | None) -> tuple[Mirror
 
 
 @contextlib.contextmanager
-def _other_end(mirror: MirrorSync, timeout: float = math.inf) -> Iterator[Path]:
+def _other_end(mirror: SyncedCopy, timeout: float = math.inf) -> Iterator[Path]:
     """A verified copy of what is at the other end of an experiment's ``.holdfast``."""
     with tempfile.TemporaryDirectory(prefix="holdfast_sync_") as scratch:
         mirror.fetch_journal(scratch, timeout)

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from holdfast.config import SyncConfig
-from holdfast.controller import store_home
-from holdfast.controller.remote import SPEC, Remote
-from holdfast.controller.shipping import ObjectsFirst, ShippedJournal
+from holdfast.controller import remote_backend
+from holdfast.controller.remote_backend import RemoteBackend
+from holdfast.controller.remote_experiment import SPEC, Remote
+from holdfast.controller.shipped_journal import ObjectsFirst, ShippedJournal
 from holdfast.controller.spec import Root, store_value, write_callback_states
-from holdfast.controller.store_home import StoreHome
 from holdfast.core.state import State
 from holdfast.errors import JournalDamagedError, NotShippedError
-from holdfast.journal import parts
-from holdfast.journal.shipper import Shipper, Trouble
+from holdfast.shipping import parts
+from holdfast.shipping.shipper import Shipper, ShippingTrouble
 from holdfast.storage.address import parse
 from holdfast.storage.store import Replaced, Replacing
 from holdfast.testing.memory_store import Fault, MemoryStore
@@ -36,7 +36,7 @@ def store() -> MemoryStore:
 class Opened:
     """A home that was claimed, and the journal that its loop would write."""
 
-    def __init__(self, home: StoreHome, root: Root) -> None:
+    def __init__(self, home: RemoteBackend, root: Root) -> None:
         self.home = home
         self.root = root
         self.own = home.open(home.claim(takeover=False))
@@ -70,7 +70,7 @@ def open_home(store: MemoryStore, tmp_path: Path) -> Iterator[Callable[..., Open
             before.close()
         root.spec_file.write_bytes(b"{}")
         store.put(SPEC, b"{}")
-        opened.append(Opened(StoreHome(root, durability, SyncConfig(**fields)), root))
+        opened.append(Opened(RemoteBackend(root, durability, SyncConfig(**fields)), root))
         return opened[-1]
 
     yield make
@@ -82,7 +82,7 @@ def test_what_a_trial_waits_for_is_shipped_when_the_disk_has_it_and_not_at_the_n
     open_home: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a shipper that looks at the journal by itself every few minutes only."""
-    monkeypatch.setattr(store_home, "Shipper", functools.partial(Shipper, period_s=3600.0))
+    monkeypatch.setattr(remote_backend, "Shipper", functools.partial(Shipper, period_s=3600.0))
     opened = open_home("sync")
     opened.start()
     for _ in range(3):
@@ -241,7 +241,7 @@ def test_trouble_with_the_mirror_is_told_in_words_of_the_address(open_home: Call
 def test_trouble_names_the_address_and_what_is_wrong(open_home: Callable[..., Opened], kind: Any, word: str) -> None:
     opened = open_home()
     opened.start()
-    opened.home.shipper.on_trouble(Trouble(kind, 0.0, OSError("the reason")))
+    opened.home.shipper.on_trouble(ShippingTrouble(kind, 0.0, OSError("the reason")))
     assert opened.troubles[-1].startswith("s3://bucket/exp ")
     assert word in opened.troubles[-1]
     assert opened.troubles[-1].endswith(": the reason")
