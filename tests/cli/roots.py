@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from holdfast.callbacks.trial_view import ExperimentInfo, trial_dirname
 from holdfast.checkpoints.commit import commit
 from holdfast.checkpoints.stage import Stage
 from holdfast.controller.opening import archive_record, is_settled, snapshot_payload
@@ -20,9 +19,11 @@ from holdfast.controller.spec import Root, Spec, write_spec
 from holdfast.core import events as ev
 from holdfast.core.state import State, Trial
 from holdfast.core.transitions import apply
-from holdfast.journal.epoch import Claim, claim_epoch
+from holdfast.journal.claims import Claim, encode_claim
+from holdfast.journal.epoch import claim_epoch
 from holdfast.journal.log import Journal
 from holdfast.journal.snapshot import SnapshotStore
+from holdfast.views.trials import ExperimentInfo, trial_dirname
 
 START = 1_700_000_000.0
 
@@ -78,11 +79,11 @@ class RootWriter:
         return self
 
     def die(self) -> RootWriter:
-        """The driver is gone without a word: its claim names a process that is not there any more."""
+        """The driver exited without shutting down: its claim names a process that is not there any more."""
         self.journal.close(release=False)
         dead = msgspec.structs.replace(self.claim, process_start=self.claim.process_start + 1)
         file = self.path / ".holdfast" / "epochs" / f"{self.claim.epoch:08d}"
-        file.write_bytes(msgspec.json.encode(dead) + b"\n")
+        file.write_bytes(encode_claim(dead))
         return self
 
     def snapshot(self) -> None:

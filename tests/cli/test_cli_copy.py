@@ -1,4 +1,4 @@
-"""``holdfast copy``: between directories and stores, cut short, refused, and gone on with."""
+"""``holdfast copy``: between directories and stores, cut short, refused, and continued with."""
 
 from __future__ import annotations
 

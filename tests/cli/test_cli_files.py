@@ -165,7 +165,7 @@ def test_list_shows_every_experiment_below_a_directory(tmp_path: Path, holdfast:
     (bad / ".holdfast" / "spec.json").write_text("{")
     (tmp_path / "no experiment").mkdir()
     answer = holdfast("list", tmp_path)
-    assert answer.code == 0
+    assert answer.code == 1  # there is damage
     lines = answer.out.splitlines()
     assert [line.split()[:2] for line in lines[2:5]] == [
         ["a/b/deep", "interrupted"],

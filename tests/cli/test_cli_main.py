@@ -14,8 +14,9 @@ from roots import RootWriter, many_trials, small_experiment
 
 import holdfast as tune
 
-COMMANDS = ["status", "show", "verify", "repair", "resume", "export", "list", "list-trials", "list-experiments"]
-ON_A_PATH = ["status", "show", "verify", "repair", "resume"]
+COMMANDS = ["status", "show", "verify", "repair", "resume", "export", "list", "rm", "completion"]
+COMMANDS += ["list-trials", "list-experiments"]
+ON_A_PATH = ["status", "show", "verify", "repair", "resume", "rm"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)
@@ -27,9 +28,14 @@ def test_every_command_explains_itself_with_examples(command: str, holdfast: Cal
 
 
 def test_nonsense_is_a_usage_error(holdfast: Callable[..., Any]) -> None:
-    assert holdfast().code == 2
     assert holdfast("dance").code == 2
     assert holdfast("resume", "x", "--resume-errored", "--restart-errored").code == 2
+
+
+def test_alone_it_explains_itself(holdfast: Callable[..., Any]) -> None:
+    answer = holdfast()
+    assert answer.code == 0
+    assert answer.out == holdfast("--help").out
 
 
 def test_the_version_is_told(holdfast: Callable[..., Any]) -> None:
@@ -177,7 +183,9 @@ def test_a_take_over_takes_it_from_a_living_driver(prepared: Path, holdfast: Cal
 def test_a_trainable_that_cannot_be_imported_says_where_to_run_the_command(
     prepared: Path, holdfast: Callable[..., Any]
 ) -> None:
+    from holdfast.controller.spec import Root, read_spec
     from holdfast.trainable.pickling import dump_trainable
+    from holdfast.trainable.sealed import seal
 
     class Elsewhere:
         def __call__(self, config: dict[str, Any]) -> None: ...
@@ -185,7 +193,9 @@ def test_a_trainable_that_cannot_be_imported_says_where_to_run_the_command(
         def __reduce__(self) -> Any:
             return __import__, ("module_of_the_script",)
 
-    (prepared / ".holdfast" / "objects" / "trainable.pkl").write_bytes(dump_trainable(Elsewhere()))
+    uid = read_spec(Root(prepared)).uid
+    stored = seal(dump_trainable(Elsewhere()), uid, "trainable.pkl", epoch=1)
+    (prepared / ".holdfast" / "objects" / "trainable.pkl").write_bytes(stored)
     answer = holdfast("resume", prepared)
     assert answer.code == 2
     assert "run this in the directory of your script" in answer.err

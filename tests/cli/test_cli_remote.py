@@ -13,7 +13,10 @@ import pytest
 from roots import small_experiment
 
 import holdfast as tune
+from holdfast.errors import JournalDamagedError, ObjectDamagedError
+from holdfast.journal import epoch as epochs
 from holdfast.results import ExperimentAnalysis, Result, ResultGrid
+from holdfast.trainable.sealed import MAGIC
 
 Run = Callable[..., Any]
 
@@ -131,6 +134,30 @@ def test_verify_reads_every_object_and_names_the_damaged_key(holdfast: Run, stor
     assert f"damage: {manifest}: is missing" in holdfast("verify", f"{bucket}/bad/exp", "--quick").out
 
 
+@pytest.mark.parametrize("name", ["trainable.pkl", "settings.pkl", "values.pkl"])
+def test_verify_and_restore_name_a_damaged_object_of_a_store(
+    holdfast: Run, stored: str, bucket: str, name: str, cache: Path
+) -> None:
+    url, key = f"{bucket}/bad/exp", f".holdfast/objects/{name}"
+    store = far.clone(stored, url)
+    whole = store.get(key)
+    far.flip(store, key)
+    answer = holdfast("verify", url)
+    assert answer.code == 1
+    assert f"damage: {key}: its content does not match its checksum" in answer.out
+    with pytest.raises(ObjectDamagedError, match=name):
+        tune.Tuner.restore(url)
+    assert holdfast("status", url).code == 0
+    shutil.rmtree(cache)  # what this machine has brought from there
+    store.delete([key])
+    assert f"damage: {key}: it is missing" in holdfast("verify", url).out
+    store.put(key, whole)
+    assert holdfast("verify", url).code == 0
+    tune.Tuner.restore(url, far.train).fit()
+    assert holdfast("verify", url).code == 0
+    assert store.get(".holdfast/objects/trainable.pkl").endswith(MAGIC)
+
+
 @pytest.mark.parametrize("harm", ["flip", "delete", "swap"])
 def test_verify_names_a_damaged_part(holdfast: Run, stored: str, bucket: str, harm: str, tmp_path: Path) -> None:
     store = far.clone(stored, f"{bucket}/bad/exp")
@@ -146,15 +173,72 @@ def test_verify_names_a_damaged_part(holdfast: Run, stored: str, bucket: str, ha
     assert answer.code == 1
     assert f"damage: {parts[3]}" in answer.out
     assert holdfast("status", f"{bucket}/bad/exp").code == 1
-    # What stands before the damage can be gone on with elsewhere.
+    # What stands before the damage can be continued with elsewhere.
     refused = holdfast("repair", f"{bucket}/bad/exp")
     assert refused.code == 2
     assert "--before-damage" in refused.err
     assert holdfast("copy", f"{bucket}/bad/exp", tmp_path / "saved").code == 1
     saved = holdfast("copy", f"{bucket}/bad/exp", tmp_path / "saved", "--before-damage", "--json")
     assert json.loads(saved.out)["records"] > 0
-    grid = tune.Tuner.restore(str(tmp_path / "saved")).fit()
+    check_goes_on_after_a_repair(holdfast, tmp_path / "saved")
+
+
+def check_goes_on_after_a_repair(holdfast: Run, saved: Path) -> None:
+    """Checkpoints behind the damage came along: a restore refuses to begin before them, and a repair finds them."""
+    with pytest.raises(JournalDamagedError, match="holdfast repair"):
+        tune.Tuner.restore(str(saved)).fit()
+    assert holdfast("repair", saved, "--yes").code == 0
+    assert holdfast("verify", saved).code == 0
+    grid = tune.Tuner.restore(str(saved)).fit()
     assert [result.metrics["step"] for result in grid] == [3, 3]
+    for result in grid:
+        assert result.metrics_dataframe is not None
+        assert list(result.metrics_dataframe["step"]) == [0, 1, 2, 3]
+
+
+def nobody_lives(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver was this process; without the part that says that it has left, it would be taken for alive."""
+    assess = epochs.assess
+    monkeypatch.setattr(epochs, "assess", lambda *args, **more: assess(*args, **more)._replace(alive=False))
+
+
+def test_a_newest_part_that_is_gone_is_missed_by_every_command_on_an_empty_machine(
+    holdfast: Run, stored: str, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{bucket}/bad/exp"
+    store = far.clone(stored, url)
+    gone = far.keys(store, ".hfp")[-2:]
+    store.delete(gone)
+    nobody_lives(monkeypatch)
+    for command in (("status",), ("show",), ("export", tmp_path / "out.csv"), ("copy", tmp_path / "copy"), ("verify",)):
+        answer = holdfast(command[0], url, *command[1:])
+        assert answer.code == 1, command
+        assert gone[0] in answer.out + answer.err, command
+        assert "--before-damage" in answer.out + answer.err, command
+    for read in (ResultGrid.from_path, lambda path: tune.Tuner.restore(path, far.train).fit()):
+        with pytest.raises(JournalDamagedError, match="is missing"):
+            read(url)
+    assert holdfast("copy", url, tmp_path / "saved", "--before-damage").code in (0, 1)
+    if holdfast("verify", tmp_path / "saved").code == 1:
+        assert holdfast("repair", tmp_path / "saved", "--yes").code == 0
+    grid = tune.Tuner.restore(str(tmp_path / "saved"), far.train).fit()
+    assert [list(result.metrics_dataframe["step"]) for result in grid] == [[0, 1, 2, 3], [0, 1, 2, 3]]  # type: ignore[index]
+
+
+def test_checkpoints_in_a_store_that_its_journal_does_not_know_are_found(
+    holdfast: Run, stored: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All newest parts are gone, and with them whatever said that they were there."""
+    url = f"{bucket}/bad/exp"
+    store = far.clone(stored, url)
+    parts = far.keys(store, ".hfp")
+    store.delete([*parts[2:], *(stat.key for stat in store.list(".holdfast/marks/"))])
+    nobody_lives(monkeypatch)
+    answer = holdfast("verify", url)
+    assert answer.code == 1
+    assert "the journal does not know this checkpoint" in answer.out
+    with pytest.raises(JournalDamagedError, match="has lost records"):
+        tune.Tuner.restore(url, far.train).fit()
 
 
 def test_a_live_driver_is_seen_from_here_and_from_elsewhere(

@@ -14,7 +14,7 @@ import pytest
 from roots import RootWriter, small_experiment
 
 import holdfast as tune
-from holdfast.controller.remote import mirror_root, remote_of
+from holdfast.controller.remote_experiment import mirror_root, remote_of
 from holdfast.core import events as ev
 from holdfast.journal.reader import read_journal
 from holdfast.results import ResultGrid

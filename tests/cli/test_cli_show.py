@@ -26,8 +26,8 @@ def sentences(out: str) -> list[str]:
 
 def test_the_table_has_a_line_for_each_trial(path: Path, holdfast: Callable[..., Any]) -> None:
     lines = holdfast("show", path).out.splitlines()
-    assert lines[0].split() == ["Trial", "Status", "lr", "Iter", "Time", "loss", "nested/deep"]
-    assert lines[2].split() == ["train_abcde_00000", "TERMINATED", "0.1", "3", "1.5", "s", "1", "2"]
+    assert lines[0].split() == ["Trial", "Status", "loss", "lr", "Iter", "Time", "nested/deep", "Ended"]
+    assert lines[2].split() == ["train_abcde_00000", "TERMINATED", "1", "0.1", "3", "1.5", "s", "2", "finished"]
     assert lines[5].split()[:2] == ["train_abcde_00003", "PENDING"]
 
 

@@ -37,8 +37,15 @@ def test_a_dead_driver_leaves_an_interrupted_experiment_and_nothing_running(
     path = small_experiment(tmp_path / "exp").die().path
     facts = status(path)
     assert (facts["name"], facts["state"], facts["holder"]) == ("exp", "interrupted", None)
-    assert facts["counts"] == {"PENDING": 1, "RUNNING": 0, "PAUSED": 0, "TERMINATED": 2, "ERROR": 1}
-    assert "gone without a word" in facts["why"]
+    assert facts["counts"] == {
+        "PENDING": 1,
+        "RUNNING": 0,
+        "PAUSED": 0,
+        "TERMINATED": 2,
+        "ERROR": 1,
+        "NOT_STARTED": 0,
+    }
+    assert "exited without shutting down" in facts["why"]
     assert facts["resume"] == f"holdfast resume {path}"
     assert facts["restore"] == f'Tuner.restore("{path}").fit()'
     assert facts["durable_lag_s"] == 0.0
@@ -200,11 +207,11 @@ def test_watching_follows_the_journal_until_the_driver_leaves(tmp_path: Path) ->
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as watcher:
         assert watcher.stdout is not None
         try:
-            assert "0 of 2 trials ended: 1 running" in watcher.stdout.readline()
+            assert "0 of 2 trials ended: 1 running, 1 pending" in watcher.stdout.readline()
             root.report(0, {"loss": 1.0})
             root.end(0)
             line = next(line for line in watcher.stdout if "1 of 2" in line)  # it may have looked in between
-            assert "1 of 2 trials ended: 1 done; 1 report" in line
+            assert "1 of 2 trials ended: 1 pending, 1 done; 1 report" in line
             root.finish("SIGINT")
             rest = watcher.stdout.read()
             assert "interrupted (SIGINT)" in rest

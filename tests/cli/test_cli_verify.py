@@ -153,7 +153,7 @@ def test_rejected_and_unfinished_checkpoints_are_notes(tmp_path: Path, holdfast:
 
 
 def all_rejected(path: Path) -> RootWriter:
-    """One trial whose checkpoints were all found damaged when it should go on."""
+    """One trial whose checkpoints were all found damaged when it should continue."""
     root = RootWriter(path).open()
     root.create({})
     root.start(0)

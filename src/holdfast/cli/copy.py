@@ -1,4 +1,4 @@
-"""``holdfast copy``: an experiment in another place, from which it can go on.
+"""``holdfast copy``: an experiment in another place, from which it can continue.
 
 What is copied: the journal, facts and stored objects; every checkpoint that the journal refers to, compared with its
 manifest on the way; result files and whatever else is in trials' directories. The file that makes a place an experiment
@@ -16,32 +16,34 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.callbacks.progress_words import plural
-from holdfast.callbacks.trial_view import trial_dirname
+from holdfast.checkpoints.manifest import digest
 from holdfast.checkpoints.names import checkpoint_name
-from holdfast.cli.copy_source import LocalSource, Source, StoreSource
-from holdfast.cli.copy_target import MARK, LocalTarget, Mark, StoreTarget, Target
-from holdfast.cli.output import print_json, say, size_text
-from holdfast.cli.scratch import scratch
+from holdfast.cli.copy_source import CopySource, LocalSource, StoreSource
+from holdfast.cli.copy_target import MARK, CopyMark, LocalTarget, StoreTarget, Target
+from holdfast.cli.printing import print_json, say, size_text
+from holdfast.cli.scratch_directories import scratch
 from holdfast.cli.shipped import ship_command, unshipped, unshipped_text
 from holdfast.cli.verify import Finding, verify_path
-from holdfast.controller.remote import SPEC, Remote, mirror_root, remote_of
+from holdfast.controller.remote_experiment import SPEC, Remote, mirror_root, remote_of
 from holdfast.controller.spec import PRIVATE, Root
 from holdfast.core.state import Stored
+from holdfast.display.words import plural
 from holdfast.errors import CheckpointDamagedError, ExperimentNotFoundError, InvalidInputError
 from holdfast.journal.epoch import holder
-from holdfast.journal.ship_note import FILE as NOTE
 from holdfast.results.history import open_history
+from holdfast.shipping.progress_file import FILE as NOTE
 from holdfast.storage.address import parse
 from holdfast.storage.local import TEMP_PREFIX
+from holdfast.storage.untrusted import read_regular
+from holdfast.views.trials import trial_dirname
 
 BATCH = 256
 MAX_NAMED = 5
-_LEFT_OUT = ("logs/", "parts/", "clock/", "probe-", "damaged-")
+_LEFT_OUT = ("logs/nanny", "logs/.", "parts/", "clock/", "probe-", "damaged-")
 _LEFT_OUT_OF_STORES = ("snapshots/",)  # an accelerator for this machine; a store's readers would fetch it for nothing
 
 
-class Copied(msgspec.Struct):
+class CopySummary(msgspec.Struct):
     """What a copy consists of."""
 
     source: str
@@ -65,7 +67,7 @@ class Copied(msgspec.Struct):
 
 def run(arguments: argparse.Namespace) -> int:
     """Copy an experiment."""
-    copied = copy_experiment(arguments.source, arguments.target, before_damage=arguments.before_damage)
+    copied = copy_experiment(arguments.path, arguments.target, before_damage=arguments.before_damage)
     if arguments.json:
         print_json(copied)
     else:
@@ -73,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if copied.whole else 1
 
 
-def copy_experiment(source: str, target: str, *, before_damage: bool = False) -> Copied:
+def copy_experiment(source: str, target: str, *, before_damage: bool = False) -> CopySummary:
     """Copy the experiment at a path or URI to another one.
 
     Durability: when this returns, the copy survives a loss of power.
@@ -82,26 +84,27 @@ def copy_experiment(source: str, target: str, *, before_damage: bool = False) ->
         ExperimentLockedError: A live driver holds it.
         ExperimentExistsError: There is one at the target.
         InvalidInputError: The target is not empty.
-        StorageError: A place refuses or does not answer. Calling again goes on.
+        StorageError: A place refuses or does not answer. Calling again continues.
     """
-    far, new = remote_of(source), remote_of(target)
-    if new is None and far is None:
+    remote, new = remote_of(source), remote_of(target)
+    if new is None and remote is None:
         _refuse_nested(parse(source).path, parse(target).path)
-    if before_damage and far is None:
+    if before_damage and remote is None:
         raise InvalidInputError(
-            "--before-damage is for a source in a store. Here: copy it, then `holdfast repair` the copy."
+            "--before-damage is for a source in a store. Here: `holdfast repair` it, which keeps all that there was."
         )
-    with _room(far or new, target) as home:
-        origin = _open_source(source, far, home, before_damage)
+    with _room(remote or new, target) as home:
+        origin = _open_source(source, remote, home, before_damage)
         place = LocalTarget(Path(parse(target).path)) if new is None else StoreTarget(new)
-        copied = Copied(origin.history.shown, place.shown, left=origin.others)
-        spec = (origin.history.root / SPEC).read_bytes()
-        place.begin(Mark(origin.history.spec.uid, origin.history.shown))
+        copied = CopySummary(origin.history.shown, place.shown, left=origin.others)
+        spec = read_regular(origin.history.root / SPEC)
+        place.begin(CopyMark(origin.history.spec.uid, origin.history.shown))
         _copy_checkpoints(origin, place, copied)
+        _copy_unknown(origin, place, copied)
         _copy_files(origin, place, copied)
         _copy_private(origin.history.root, place, in_store=new is not None)
         place.finish(spec)
-    if far is not None and not before_damage and mirror_root(far).private.is_dir():
+    if remote is not None and not before_damage and mirror_root(remote).private.is_dir():
         copied.unshipped = unshipped(open_history(source))
     report = verify_path(target, quick=new is not None)
     copied.records = report.records
@@ -130,7 +133,7 @@ def _room(remote: Remote | None, target: str) -> Iterator[Path]:
         yield Path(name)
 
 
-def _open_source(source: str, remote: Remote | None, home: Path, before_damage: bool) -> Source:
+def _open_source(source: str, remote: Remote | None, home: Path, before_damage: bool) -> CopySource:
     if remote is None:
         return LocalSource(Root(parse(source).path), home)
     if not remote.exists():
@@ -138,7 +141,7 @@ def _open_source(source: str, remote: Remote | None, home: Path, before_damage: 
     return StoreSource(remote, home, before_damage=before_damage)
 
 
-def _copy_checkpoints(source: Source, target: Target, copied: Copied) -> None:
+def _copy_checkpoints(source: CopySource, target: Target, copied: CopySummary) -> None:
     history = source.history
     for trial in history.state.trials:
         folder = trial_dirname(history.info, trial)
@@ -163,7 +166,20 @@ def _copy_checkpoints(source: Source, target: Target, copied: Copied) -> None:
             copied.bytes += record.bytes
 
 
-def _copy_files(source: Source, target: Target, copied: Copied) -> None:
+def _copy_unknown(source: CopySource, target: Target, copied: CopySummary) -> None:
+    for found in source.unknown:
+        expected = digest(found.manifest)
+        try:
+            if not target.has_checkpoint(found.place, expected):
+                target.copy_checkpoint(source, found.place, expected)
+        except CheckpointDamagedError as error:
+            copied.damaged.append(Finding("damage", found.place, f"not copied: {error.reason}"))
+            continue
+        copied.checkpoints += 1
+        copied.bytes += found.manifest.total
+
+
+def _copy_files(source: CopySource, target: Target, copied: CopySummary) -> None:
     copied.files = len(source.files)
     copied.bytes += sum(file.size for file in source.files)
     stale = target.stale(source.files)
@@ -192,7 +208,7 @@ def _copy_private(top: Path, target: Target, *, in_store: bool) -> None:
         target.put_mark(f"{PRIVATE}/epochs/{owner.claim.epoch:08d}.released")
 
 
-def _lines(copied: Copied) -> list[str]:
+def _lines(copied: CopySummary) -> list[str]:
     lines = [f"{finding.level}: {finding.file}: {finding.message}" for finding in copied.damaged]
     if copied.left:
         some = ", ".join(copied.left[:MAX_NAMED]) + (", .." if len(copied.left) > MAX_NAMED else "")

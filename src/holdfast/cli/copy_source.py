@@ -11,31 +11,35 @@ from pathlib import Path
 from typing import NamedTuple, Protocol
 
 from holdfast.callbacks.result_files import is_of_experiment
-from holdfast.callbacks.trial_view import trial_dirname
 from holdfast.checkpoints import names
+from holdfast.checkpoints.checkpoint_reader import quick_check
 from holdfast.checkpoints.commit import recover
 from holdfast.checkpoints.copying import copy_tree
-from holdfast.checkpoints.manifest import Manifest, is_inside
-from holdfast.checkpoints.reader import quick_check
-from holdfast.checkpoints.remote import fetch
+from holdfast.checkpoints.manifest import Manifest
+from holdfast.checkpoints.remote_checkpoints import fetch
 from holdfast.checkpoints.syscalls import rename_noreplace
-from holdfast.checkpoints.tree import Listing, remove_quietly, scan, storage_error
+from holdfast.checkpoints.tree import TreeListing, refuse_links, remove_quietly, scan, storage_error
+from holdfast.cli.log_places import is_log
 from holdfast.cli.verify_store import read_parts
+from holdfast.controller.evidence import Known, Unknown, records_lost, unknown_checkpoints, unknown_in_store
 from holdfast.controller.opening import open_state
-from holdfast.controller.remote import Remote
+from holdfast.controller.remote_experiment import Remote
 from holdfast.controller.spec import PRIVATE, Root, read_spec
 from holdfast.core.state import CheckpointRecord, Trial
 from holdfast.errors import CheckpointDamagedError, ExperimentLockedError, JournalDamagedError, ObjectMissingError
-from holdfast.journal import parts
-from holdfast.journal.epoch import Holder, holder
-from holdfast.journal.hydrate import hydrate
-from holdfast.journal.parts import Part
-from holdfast.journal.remote_holder import look, remote_claim
-from holdfast.journal.remote_tree import RemoteTree
-from holdfast.journal.ship_note import Shipped
+from holdfast.journal.epoch import Holder, holder, silence_text
 from holdfast.results.history import History, info_from
+from holdfast.shipping import parts
+from holdfast.shipping.parts import Part
+from holdfast.shipping.progress_file import Shipped
+from holdfast.shipping.remote_holder import look, remote_claim
+from holdfast.shipping.remote_tree import RemoteTree
+from holdfast.shipping.restore_mirror import restore_mirror
+from holdfast.space.naming import is_inside
 from holdfast.storage.local import TEMP_PREFIX
 from holdfast.storage.store import Fetching, Store
+from holdfast.storage.untrusted import copy_regular
+from holdfast.views.trials import trial_dirname
 
 
 class File(NamedTuple):
@@ -46,7 +50,7 @@ class File(NamedTuple):
     modified: float
 
 
-class Source(Protocol):
+class CopySource(Protocol):
     """An experiment that is copied."""
 
     history: History
@@ -57,6 +61,9 @@ class Source(Protocol):
 
     others: list[str]
     """What is below the root and not the experiment's."""
+
+    unknown: list[Unknown]
+    """Checkpoints that stand behind the damage of a journal, and are copied for a repair."""
 
     def checkpoint(self, where: str, digest: str) -> contextlib.AbstractContextManager[Path]:
         """A committed checkpoint as a directory of this machine, for a while."""
@@ -75,27 +82,32 @@ class Source(Protocol):
 
 
 def refuse_live(shown: str, owner: Holder | None, what: str) -> None:
-    """Refuse to go on if a driver writes the experiment.
+    """Refuse to continue if a driver writes the experiment.
 
     Raises:
         ExperimentLockedError: One does.
     """
     if owner is None or not owner.alive:
         return
-    claim = owner.claim
     raise ExperimentLockedError(
-        f"{shown} is being written by pid {claim.pid} on {claim.host} (last heard of {owner.age_s:.0f} s ago), so it "
-        f"cannot be {what} now. Nothing was changed. Wait until that driver has finished, or stop it first.",
-        host=claim.host,
-        pid=claim.pid,
+        f"{shown} is being written by {owner.who} (last heard of {owner.age_s:.0f} s ago), so it cannot be {what} now. "
+        f"Nothing was changed. {silence_text(owner)}Wait until that driver has finished, or stop it first.",
+        host=owner.claim.host,
+        pid=owner.claim.pid,
         age_s=owner.age_s,
+        dead_in_s=owner.dead_in_s,
     )
 
 
 def read_history(root: Root) -> History:
     """The experiment as its journal has it: trials that were running are shown as such."""
     spec = read_spec(root)
-    return History(open_state(root.path, spec.retention).state, info_from(root, spec), spec=spec)
+    state = open_state(root.path, spec.retention).state
+    if root.remote is None:
+        found = unknown_checkpoints(root.path, Known(state, spec.uid, finished=True))
+        if found:
+            raise records_lost(root.shown, found, state)
+    return History(state, info_from(root, spec), spec=spec)
 
 
 class LocalSource:
@@ -107,12 +119,14 @@ class LocalSource:
     """
 
     def __init__(self, root: Root, scratch: Path) -> None:
-        self.history = read_history(root)
         refuse_live(root.shown, holder(root.path), "copied")
+        self.history = read_history(root)
+        refuse_live(root.shown, holder(root.path), "copied")  # who may have begun meanwhile
         self._scratch = scratch
         self._top = root.path
         self.files: list[File] = []
         self.others: list[str] = []
+        self.unknown: list[Unknown] = []
         known = {trial_dirname(self.history.info, trial) for trial in self.history.state.trials}
         for entry in sorted(os.scandir(root.path), key=lambda entry: entry.name):
             if entry.name in known and entry.is_dir(follow_symlinks=False):
@@ -137,16 +151,20 @@ class LocalSource:
 
     @contextlib.contextmanager
     def checkpoint(self, where: str, digest: str) -> Iterator[Path]:
+        refuse_links(self._top, where)
         quick_check(self._top / where, expect_digest=digest)
         yield self._top / where
 
     def copy_checkpoint(self, where: str, digest: str, target: Path) -> None:
+        refuse_links(self._top, where)
         copy_local(self._top / where, target, digest)
 
     @contextlib.contextmanager
     def pending(self, trial: Trial, record: CheckpointRecord) -> Iterator[Path | None]:
         folder = trial_dirname(self.history.info, trial)
         here = self._top / folder
+        refuse_links(self._top, f"{folder}/{names.checkpoint_name(record.index)}")
+        refuse_links(self._top, f"{folder}/{record.sealed}")
         if (here / names.checkpoint_name(record.index) / names.MANIFEST).is_file():
             yield here / names.checkpoint_name(record.index)
         elif not (here / record.sealed).is_dir():
@@ -155,8 +173,8 @@ class LocalSource:
             # The commit is carried out on a copy: it would rename what is here.
             home = self._scratch / "pending" / folder
             (home.parent / PRIVATE).mkdir(parents=True, exist_ok=True)
-            shutil.copytree(here / record.sealed, home / record.sealed)
             try:
+                _copy_stage(here / record.sealed, home / record.sealed)
                 done = recover(home, record.sealed, record.index, trial_id=trial.id, attempt=record.attempt)
                 yield None if done is None else home / names.checkpoint_name(record.index)
             finally:
@@ -169,7 +187,7 @@ class LocalSource:
     def copy_files(self, files: Sequence[File], target: Path) -> None:
         for file in files:
             (target / file.path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(self._top / file.path, target / file.path)
+            copy_regular(self._top / file.path, target / file.path)
 
 
 class StoreSource:
@@ -192,8 +210,8 @@ class StoreSource:
         home = scratch / "source"
         try:
             refuse_live(remote.url, remote_claim(self._store), "copied")
-            hydrated = hydrate(self._store, home, read_only=True)
-            refuse_live(remote.url, hydrated.holder or holder(home), "copied")
+            restored = restore_mirror(self._store, home, read_only=True)
+            refuse_live(remote.url, restored.holder or holder(home), "copied")
         except JournalDamagedError:
             if not before_damage:
                 raise
@@ -202,6 +220,8 @@ class StoreSource:
         self.files: list[File] = []
         self.others: list[str] = []
         known = {trial_dirname(self.history.info, trial) for trial in self.history.state.trials}
+        self.unknown = _unknown(self._store, self.history) if before_damage else []
+        known.update(found.folder for found in self.unknown)
         self._keys = set()
         for there in self._store.list(""):
             folder, _, rest = there.key.partition("/")
@@ -209,7 +229,7 @@ class StoreSource:
             if folder in known and rest and is_inside(there.key):
                 if not _is_checkpoint(rest.partition("/")[0]):
                     self.files.append(File(there.key, there.size, there.modified))
-            elif is_of_experiment(there.key):
+            elif is_of_experiment(there.key) or is_log(there.key):
                 self.files.append(File(there.key, there.size, there.modified))
             elif folder != PRIVATE:
                 self.others.append(there.key)
@@ -252,6 +272,11 @@ class StoreSource:
         self._store.fetch([Fetching(file.path, str(target / file.path)) for file in files])
 
 
+def _unknown(store: Store, history: History) -> list[Unknown]:
+    """Checkpoints behind the damage: a repair of the copy finds them."""
+    return unknown_in_store(store, Known(history.state, history.spec.uid, finished=True))
+
+
 def copy_local(source: Path, target: Path, digest: str) -> None:
     """Copy a checkpoint between directories, every byte compared with the manifest.
 
@@ -278,7 +303,25 @@ def copy_local(source: Path, target: Path, digest: str) -> None:
         remove_quietly([str(stage)])
 
 
-def _listed(directory: Path, manifest: Manifest) -> Listing:
+def _copy_stage(source: Path, target: Path) -> None:
+    """Copy a stage as it is.
+
+    Raises:
+        CheckpointDamagedError: There is something in it that no checkpoint holds.
+        StorageError: It cannot be read or written.
+    """
+    try:
+        listing = scan(str(source), follow=False)
+        for path, what in listing.odd.items():
+            reason = f"{path} {what}"
+            raise CheckpointDamagedError(f"the stage {source} is damaged: {reason}", path=str(source), reason=reason)
+        target.mkdir(parents=True)
+        copy_tree(str(source), str(target), listing)
+    except OSError as error:
+        raise storage_error(error, f"copying the stage {source}") from error
+
+
+def _listed(directory: Path, manifest: Manifest) -> TreeListing:
     """What belongs to the checkpoint, without what network file systems and killed processes leave."""
     found = scan(str(directory), follow=False)
     wanted = {entry.path for entry in manifest.files} | {names.MANIFEST, names.METADATA}

@@ -7,7 +7,6 @@ anything in a place that does not have this mark.
 from __future__ import annotations
 
 import os
-import shutil
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol
@@ -15,12 +14,12 @@ from typing import Protocol
 import msgspec
 
 from holdfast.checkpoints import names
+from holdfast.checkpoints.checkpoint_reader import verify
 from holdfast.checkpoints.manifest import BadManifest, decode, digest
-from holdfast.checkpoints.reader import verify
-from holdfast.checkpoints.remote import upload
+from holdfast.checkpoints.remote_checkpoints import upload
 from holdfast.checkpoints.tree import remove_tree
-from holdfast.cli.copy_source import File, Source, copy_local
-from holdfast.controller.remote import SPEC, Remote
+from holdfast.cli.copy_source import CopySource, File, copy_local
+from holdfast.controller.remote_experiment import SPEC, Remote
 from holdfast.controller.spec import PRIVATE, Root
 from holdfast.errors import (
     CheckpointDamagedError,
@@ -30,15 +29,16 @@ from holdfast.errors import (
     StorageError,
     UsageError,
 )
-from holdfast.journal.remote_holder import CLOCK
+from holdfast.shipping.remote_holder import CLOCK
 from holdfast.storage.local import write_atomic
 from holdfast.storage.probe import PROBE_PREFIX, probe
 from holdfast.storage.store import Sending, create_once
+from holdfast.storage.untrusted import check_plain, copy_regular, read_regular
 
 MARK = f"{PRIVATE}/copying.json"
 
 
-class Mark(msgspec.Struct, frozen=True):
+class CopyMark(msgspec.Struct, frozen=True):
     """What a place that is being copied to is a copy of."""
 
     uid: str
@@ -50,13 +50,13 @@ class Target(Protocol):
 
     shown: str
 
-    def begin(self, mark: Mark) -> None:
-        """Take the place, or go on with a copy of the same experiment."""
+    def begin(self, mark: CopyMark) -> None:
+        """Take the place, or continue with a copy of the same experiment."""
 
     def has_checkpoint(self, where: str, expected: str) -> bool:
         """Whether it is there already, from before."""
 
-    def copy_checkpoint(self, source: Source, where: str, expected: str) -> None:
+    def copy_checkpoint(self, source: CopySource, where: str, expected: str) -> None:
         """Copy a committed checkpoint."""
 
     def take_checkpoint(self, directory: Path, where: str) -> None:
@@ -65,7 +65,7 @@ class Target(Protocol):
     def stale(self, files: Sequence[File]) -> list[File]:
         """Those that are not there yet as they are."""
 
-    def copy_files(self, source: Source, files: Sequence[File]) -> None:
+    def copy_files(self, source: CopySource, files: Sequence[File]) -> None:
         """Copy files, whatever is there."""
 
     def put_private(self, top: Path, files: Sequence[str]) -> None:
@@ -78,7 +78,7 @@ class Target(Protocol):
         """Make the copy an experiment."""
 
 
-def occupied(shown: str, is_experiment: bool, found: Mark | None, mark: Mark) -> UsageError | None:
+def occupied(shown: str, is_experiment: bool, found: CopyMark | None, mark: CopyMark) -> UsageError | None:
     """Why a place that is not empty cannot be copied to; None if this very copy was begun there."""
     if found is not None and found.uid == mark.uid:
         return None
@@ -101,9 +101,10 @@ class LocalTarget:
         self.shown = str(path)
         self._top = path
 
-    def begin(self, mark: Mark) -> None:
+    def begin(self, mark: CopyMark) -> None:
         try:
-            found = _decoded((self._top / MARK).read_bytes())
+            check_plain(self._top)  # links below it would lead what is written and removed elsewhere
+            found = _decoded(read_regular(self._top / MARK))
         except (FileNotFoundError, NotADirectoryError):
             found = None
         if self._top.is_file() or (self._top.is_dir() and any(self._top.iterdir())):
@@ -124,7 +125,7 @@ class LocalTarget:
             return False
         return True
 
-    def copy_checkpoint(self, source: Source, where: str, expected: str) -> None:
+    def copy_checkpoint(self, source: CopySource, where: str, expected: str) -> None:
         source.copy_checkpoint(where, expected, self._top / where)
 
     def take_checkpoint(self, directory: Path, where: str) -> None:
@@ -141,13 +142,13 @@ class LocalTarget:
             return False
         return facts.st_size == file.size and facts.st_mtime >= file.modified
 
-    def copy_files(self, source: Source, files: Sequence[File]) -> None:
+    def copy_files(self, source: CopySource, files: Sequence[File]) -> None:
         source.copy_files(files, self._top)
 
     def put_private(self, top: Path, files: Sequence[str]) -> None:
         for file in files:
             (self._top / file).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(top / file, self._top / file)
+            copy_regular(top / file, self._top / file)
 
     def put_mark(self, file: str) -> None:
         (self._top / file).touch()
@@ -169,7 +170,7 @@ class StoreTarget:
                 f"{remote.url}: a copy needs a name below its bucket, for example {remote.url}/copy."
             )
 
-    def begin(self, mark: Mark) -> None:
+    def begin(self, mark: CopyMark) -> None:
         passing = (PROBE_PREFIX, CLOCK)
         self._there = {stat.key: stat for stat in self._store.list("") if not stat.key.startswith(passing)}
         if self._there:
@@ -189,7 +190,7 @@ class StoreTarget:
         except (ObjectMissingError, BadManifest):
             return False
 
-    def copy_checkpoint(self, source: Source, where: str, expected: str) -> None:
+    def copy_checkpoint(self, source: CopySource, where: str, expected: str) -> None:
         with source.checkpoint(where, expected) as directory:
             upload(self._store, directory, where)
 
@@ -206,7 +207,7 @@ class StoreTarget:
             or there.modified <= file.modified
         ]
 
-    def copy_files(self, source: Source, files: Sequence[File]) -> None:
+    def copy_files(self, source: CopySource, files: Sequence[File]) -> None:
         with source.near(files) as top:
             self._store.send([Sending(str(top / file.path), file.path) for file in files])
 
@@ -222,8 +223,8 @@ class StoreTarget:
         self._store.delete([MARK])
 
 
-def _decoded(data: bytes) -> Mark | None:
+def _decoded(data: bytes) -> CopyMark | None:
     try:
-        return msgspec.json.decode(data, type=Mark)
-    except msgspec.DecodeError:
+        return msgspec.json.decode(data, type=CopyMark)
+    except (ValueError, RecursionError):
         return None

@@ -8,43 +8,49 @@ import csv
 import io
 import os
 import shlex
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.callbacks.progress_words import plural
-from holdfast.cli.output import say, to_json
+from holdfast.cli.printing import say, to_json
 from holdfast.core.state import Trial
+from holdfast.display.words import plural
 from holdfast.errors import InvalidInputError, StorageError
-from holdfast.results.frames import flat_row, require_pandas
+from holdfast.results.dataframes import flat_row, require_pandas
 from holdfast.results.history import History, open_history
+from holdfast.space.exact import pack, shown
 
 FORMATS = (".csv", ".json", ".parquet", ".pkl")
+
+_FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
+"""What makes a spreadsheet compute a cell, at its beginning."""
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Write the file."""
     out = Path(arguments.out).expanduser()
-    check_format(out)
+    check_format(out, safe_csv=arguments.safe_csv)
     history = open_history(arguments.path)
     rows = result_rows(history) if arguments.rows else [trial_row(history, trial) for trial in history.state.trials]
-    write_rows(out, rows)
+    write_rows(out, rows, safe_csv=arguments.safe_csv)
     say(f"{plural(len(rows), 'row')} written to {out}")
     return 0
 
 
-def check_format(out: Path) -> None:
-    """Refuse a file whose ending names no format."""
+def check_format(out: Path, *, safe_csv: bool = False) -> None:
+    """Refuse a file whose ending names no format, or none that has formulas."""
     if out.suffix.lower() not in FORMATS:
         raise InvalidInputError(
             f"{str(out)!r}: the ending of the file says the format; use one of {', '.join(FORMATS)}."
         )
+    if safe_csv and out.suffix.lower() != ".csv":
+        raise InvalidInputError(f"--safe-csv is for .csv files, and {str(out)!r} is none: leave it out.")
 
 
 def trial_row(history: History, trial: Trial) -> dict[str, Any]:
     """One trial in one row: who it is, its last result, its parameters."""
     known = {"trial_id": trial.id, "name": history.name(trial), "status": trial.status}
-    result = history.last(trial) if trial.metrics is not None else {"config": trial.config}
+    result = {**(history.last(trial) if trial.metrics is not None else {}), "config": shown(trial.config)}
     error = {}
     if trial.error is not None:
         error = {"error_type": trial.error.type, "error_message": trial.error.message}
@@ -53,16 +59,27 @@ def trial_row(history: History, trial: Trial) -> dict[str, Any]:
 
 def result_rows(history: History) -> list[dict[str, Any]]:
     """Every result that counts, trial by trial, in order."""
-    return [flat_row(row) for trial in history.state.trials for row in history.rows(trial.n)]
+    # As text and numbers: a file has no tuples, and not every format takes an object.
+    return [
+        flat_row({**row, "config": shown(pack(row["config"], lambda value, _: repr(value)))})
+        for trial in history.state.trials
+        for row in history.rows(trial.n)
+    ]
 
 
-def write_rows(out: Path, rows: list[dict[str, Any]]) -> None:
-    """Write rows in the format that the file's ending names."""
+def write_rows(out: Path, rows: list[dict[str, Any]], *, safe_csv: bool = False) -> None:
+    """Write rows in the format that the file's ending names.
+
+    Args:
+        out: The file.
+        rows: What to write.
+        safe_csv: In CSV, put an apostrophe before text that a spreadsheet would take for a formula.
+    """
     kind = out.suffix.lower()
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         if kind == ".csv":
-            temporary.write_text(_csv(rows), encoding="utf-8", newline="")
+            temporary.write_text(_csv(rows, _harmless if safe_csv else _cell), encoding="utf-8", newline="")
         elif kind == ".json":
             temporary.write_bytes(to_json(rows) + b"\n")
         elif kind == ".parquet":
@@ -117,15 +134,27 @@ def _pandas() -> Any:
         raise InvalidInputError(f"{error} Or choose .csv or .json, which need nothing more.") from None
 
 
-def _csv(rows: Iterable[Mapping[str, Any]]) -> str:
+def _csv(rows: Iterable[Mapping[str, Any]], cell: Callable[[Any], Any]) -> str:
     rows = list(rows)
     columns = list(dict.fromkeys(key for row in rows for key in row))
     text = io.StringIO()
-    writer = csv.DictWriter(text, columns, restval="")
-    writer.writeheader()
+    writer = csv.writer(text)
+    writer.writerow(map(cell, columns))
     for row in rows:
-        writer.writerow({key: _cell(value) for key, value in row.items()})
+        writer.writerow(cell(row[column]) if column in row else "" for column in columns)
     return text.getvalue()
+
+
+def _harmless(value: Any) -> Any:
+    """A cell that no spreadsheet takes for a formula; numbers are what they are."""
+    text = _cell(value)
+    if not isinstance(text, str) or not text.startswith(_FORMULAS):
+        return text
+    try:
+        float(text)
+    except ValueError:
+        return f"'{text}"
+    return text
 
 
 def _cell(value: Any) -> Any:

@@ -8,29 +8,47 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from holdfast.callbacks.progress_words import counts_text, one_line, plural, value_text
-from holdfast.cli.facts import experiment_facts
-from holdfast.cli.output import print_json, say, table_lines, when
-from holdfast.controller.remote import SPEC, Remote, remote_of
+from holdfast.cli.printing import print_json, say, table_lines, when
+from holdfast.cli.report_data import experiment_facts
+from holdfast.config.environment import default_storage_root
+from holdfast.controller.remote_experiment import SPEC, Remote, remote_of
 from holdfast.controller.spec import PRIVATE, Root
+from holdfast.display.words import counts_text, one_line, plural, value_text
 from holdfast.errors import InvalidInputError, TuneError
 from holdfast.results.history import open_history
 from holdfast.storage.address import is_remote, parse
 
+UNREADABLE = "unreadable"
 MAX_DEPTH = 4
 """How far below it experiments are looked for."""
 
 
 def run(arguments: argparse.Namespace) -> int:
     """List experiments."""
-    found = [(name, facts_or_damage(place)) for name, place in experiments_below(arguments.path)]
+    places = _usual_places() if arguments.path is None else [arguments.path]
+    found = {place: [(name, facts_or_damage(path)) for name, path in experiments_below(place)] for place in places}
     if arguments.json:
-        print_json([facts for _, facts in found])
-    elif not found:
-        say(f"There is no experiment in {_shown(arguments.path)}, nor up to {MAX_DEPTH} directories below it.")
+        print_json([facts for experiments in found.values() for _, facts in experiments])
     else:
-        say(*_lines(found))
-    return 0
+        _say_all(places, found)
+    every = [facts for experiments in found.values() for _, facts in experiments]
+    return 1 if any(facts["state"] == UNREADABLE or facts["journal_damage"] for facts in every) else 0
+
+
+def _say_all(places: list[str], found: dict[str, list[tuple[str, dict[str, Any]]]]) -> None:
+    some = [place for place in places if found[place]]
+    for place in some:
+        say(*([f"{_shown(place)}:"] if len(places) > 1 else []), *_lines(found[place]))
+    if not some:
+        where = " or ".join(map(_shown, places))
+        say(f"There is no experiment in {where}, nor up to {MAX_DEPTH} directories below it.")
+
+
+def _usual_places() -> list[str]:
+    """Where experiments are that nobody has named a place for: here, and in the default results directory."""
+    root = default_storage_root()
+    below = not is_remote(root) and Path(root).is_relative_to(os.getcwd())
+    return ["."] if below or not (is_remote(root) or os.path.isdir(root)) else [".", root]
 
 
 def _shown(path: str) -> str:
@@ -75,10 +93,15 @@ def _stored_experiments(top: Remote) -> Iterator[tuple[str, str]]:
 def facts_or_damage(place: str) -> dict[str, Any]:
     """What is known about an experiment; one that cannot be read says why."""
     try:
-        return experiment_facts(open_history(place))
-    except (TuneError, OSError) as error:
+        return experiment_facts(open_history(place, tolerant=True))
+    except Exception as error:  # whatever is wrong with one of them, the others are shown
         name = place.partition("?")[0].rpartition("/")[2] if is_remote(place) else os.path.basename(place)
-        return {"name": name, "path": place, "state": "unreadable", "why": str(error)}
+        return {"name": name, "path": place, "state": UNREADABLE, "why": _why(error), "journal_damage": None}
+
+
+def _why(error: Exception) -> str:
+    known = isinstance(error, TuneError | OSError)
+    return str(error) if known else f"its records cannot be understood ({type(error).__name__}: {error})"
 
 
 def _lines(found: list[tuple[str, dict[str, Any]]]) -> list[str]:
@@ -88,9 +111,11 @@ def _lines(found: list[tuple[str, dict[str, Any]]]) -> list[str]:
 
 def _cells(name: str, facts: dict[str, Any]) -> tuple[str, ...]:
     name = facts["name"] if name == "." else name
-    if facts["state"] == "unreadable":
-        return (name, "unreadable", one_line(facts["why"], 60), "", "")
+    if facts["state"] == UNREADABLE:
+        return (name, UNREADABLE, one_line(facts["why"], 60), "", "")
     best = facts["best"]
     shown = f"{best['metric']}={value_text(best['value'])}" if best else ""
     at = facts["last_event_at"]
-    return (name, facts["state"], counts_text(facts["counts"]), shown, when(at) if at else "")
+    state = f"{facts['state']} (damaged claim)" if facts["damage"] else facts["state"]
+    state = f"DAMAGED, {state}" if facts["journal_damage"] else state
+    return (name, state, counts_text(facts["counts"]), shown, when(at) if at else "")

@@ -10,6 +10,7 @@ import gc
 import os
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 
 from holdfast.cli.parser import make_parser
 from holdfast.errors import TuneError, UsageError
@@ -26,7 +27,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         The exit code.
     """
-    arguments = make_parser().parse_args(argv)
+    parser = make_parser()
+    arguments = _parsed(parser, argv)
+    if not hasattr(arguments, "run"):
+        parser.print_help()
+        return OK
     collecting = gc.isenabled()
     if arguments.run not in ("resume", "ship"):
         # The others read, print and end: collecting cycles among the trials would take longer than the reading.
@@ -38,11 +43,21 @@ def main(argv: Sequence[str] | None = None) -> int:
             gc.enable()
 
 
-def _run(arguments: argparse.Namespace) -> int:
-    from importlib import import_module
+def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
+    """The arguments. TRIAL may also stand behind an option, where argparse does not look for what can be left out."""
+    arguments, rest = parser.parse_known_args(argv)
+    if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, "trial", "") is None:
+        arguments.trial = rest.pop()
+    if rest:
+        parser.error(f"unrecognized arguments: {' '.join(rest)}")
+    return arguments
 
+
+def _run(arguments: argparse.Namespace) -> int:
     try:
         command = import_module(f"holdfast.cli.{arguments.run}")
+        if hasattr(arguments, "experiment"):  # a path, or a name that has to be found
+            arguments.path = import_module("holdfast.cli.locate").locate(arguments.experiment)
         code = int(command.run(arguments))
         sys.stdout.flush()
         return code
@@ -59,5 +74,5 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _fail(error: Exception, code: int) -> int:
-    print(f"holdfast: {error}", file=sys.stderr)
+    import_module("holdfast.cli.printing").complain(str(error))
     return code

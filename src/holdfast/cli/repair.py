@@ -1,17 +1,22 @@
-"""``holdfast repair``: lets an experiment whose journal is damaged go on, after asking."""
+"""``holdfast repair``: lets an experiment whose journal is damaged continue, after asking."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
-import sys
 
-from holdfast.callbacks.progress_words import plural
-from holdfast.cli.output import say
-from holdfast.controller.remote import Remote, remote_of
-from holdfast.controller.spec import Root, read_spec
-from holdfast.errors import InvalidInputError, UsageError
-from holdfast.journal.repair import repair_journal, verify_journal
+from holdfast.cli.copy_source import refuse_live
+from holdfast.cli.printing import confirmed, say
+from holdfast.controller.evidence import Known, unknown_checkpoints
+from holdfast.controller.opening import open_state
+from holdfast.controller.rebuild import Rebuilt, rebuild
+from holdfast.controller.remote_experiment import Remote, remote_of
+from holdfast.controller.spec import Root, Spec, read_spec
+from holdfast.display.words import plural
+from holdfast.errors import InvalidInputError
+from holdfast.journal.epoch import holder
+from holdfast.journal.recovery import repair_journal, verify_journal
+from holdfast.results.history import info_from
 from holdfast.storage.address import parse
 
 
@@ -20,9 +25,16 @@ def run(arguments: argparse.Namespace) -> int:
     if (remote := remote_of(arguments.path)) is not None:
         raise _not_in_a_store(remote)
     root = Root(parse(arguments.path).path)
-    read_spec(root)
-    damage = [finding for finding in verify_journal(root.path) if finding.level == "damage"]
-    if not damage:
+    spec = read_spec(root)
+    refuse_live(root.shown, holder(root.path), "repaired")
+    info = info_from(root, spec)
+    damage = [
+        f"{found.file} at byte {found.offset}: {found.message}"
+        for found in verify_journal(root.path)
+        if found.level == "damage"
+    ]
+    unknown = [] if damage else _unknown(root, spec)
+    if not damage and not unknown:
         say(
             f"The journal of {root.path} is whole: there is nothing to repair.",
             "Damaged checkpoints need no repair, trials fall back to older ones; to find them: "
@@ -30,27 +42,41 @@ def run(arguments: argparse.Namespace) -> int:
         )
         return 0
     say(f"The journal of {root.path} is damaged:")
-    say(*(f"  {found.file} at byte {found.offset}: {found.message}" for found in damage))
     say(
-        "A repair copies the whole journal to .holdfast/damaged-<n>, then lets the history end before the damage.",
-        "What happened after it is forgotten: those trials go on from what is known before. No checkpoint is deleted.",
+        *(f"  {text}" for text in damage),
+        *(f"  {place}: the journal does not know this checkpoint" for place in unknown),
     )
-    if not arguments.yes and not _confirmed():
+    say(
+        "A repair copies journal, epochs and snapshots to .holdfast/damaged-<n>, lets the history end before the "
+        "damage,",
+        "and adds what snapshots, result files and checkpoints tell of what came after it. No checkpoint is deleted.",
+    )
+    if not arguments.yes and not confirmed("Repair it? [y/N] ", "repair"):
         say("Nothing was changed.")
         return 1
-    report = repair_journal(root.path)
+    rebuilt = Rebuilt()
+
+    def add(epoch: int) -> list[bytes]:
+        nonlocal rebuilt
+        rebuilt = rebuild(root.path, spec, info, epoch)
+        return rebuilt.payloads()
+
+    report = repair_journal(root.path, rebuild=add, force=True)
     say(
         f"Repaired: {plural(report.kept, 'record')} kept, {report.cut:,} behind the damage left out; everything is in "
         f"{root.path / report.copy}.",
+        f"Rebuilt from files: {plural(rebuilt.trials, 'trial')}, {plural(rebuilt.rows, 'result')} and "
+        f"{plural(rebuilt.checkpoints, 'checkpoint')}.",
+        *(f"Lost: {text}." for text in rebuilt.lost),
         f"Go on with: holdfast resume {root.path}",
     )
     return 0
 
 
-def _confirmed() -> bool:
-    if not sys.stdin.isatty():
-        raise UsageError("repair asks before it does anything, and nobody can answer here: add --yes.")
-    return input("Repair it? [y/N] ").strip().lower() in ("y", "yes")
+def _unknown(root: Root, spec: Spec) -> list[str]:
+    """Checkpoints that the journal does not know, though it is whole as far as anybody has said."""
+    state = open_state(root.path, spec.retention).state
+    return [found.place for found in unknown_checkpoints(root.path, Known(state, spec.uid, finished=True))]
 
 
 def _not_in_a_store(remote: Remote) -> InvalidInputError:

@@ -6,21 +6,21 @@ import os
 import shlex
 import socket
 
-from holdfast.callbacks.progress_words import plural
-from holdfast.callbacks.trial_view import trial_dirname
 from holdfast.checkpoints.names import checkpoint_name
-from holdfast.controller.remote import mirror_root, remote_of
+from holdfast.controller.remote_experiment import mirror_root, remote_of
+from holdfast.display.words import plural
 from holdfast.errors import FencedError, JournalDamagedError
-from holdfast.journal.parts import PLACES
 from holdfast.journal.reader import START, Position, read_journal
 from holdfast.journal.segments import parse_name
-from holdfast.journal.ship_note import Shipped, read_note
 from holdfast.results.history import History
+from holdfast.shipping.parts import PLACES
+from holdfast.shipping.progress_file import Shipped, read_note
+from holdfast.views.trials import trial_dirname
 
 
 def unshipped(history: History) -> dict[str, int] | None:
     """How many records and checkpoints the mirror on this machine has and the store lacks; None if none."""
-    if history.hydrated is None:
+    if history.restored is None:
         return None
     last = START.next_seq - 1 if history.position is None else history.position.next_seq - 1
     found = {"records": max(0, last - _shipped(history).seq), "checkpoints": _staged_here(history)}
@@ -51,14 +51,14 @@ def oldest_unshipped(history: History) -> bytes | None:
     try:
         rest = read_journal(history.root, after=_position(_shipped(history)))
         return next((payload for _, payload in rest), None)
-    except (FencedError, JournalDamagedError, FileNotFoundError):  # the driver went on elsewhere while we looked
+    except (FencedError, JournalDamagedError, FileNotFoundError):  # the driver continued elsewhere while we looked
         return None
 
 
 def _shipped(history: History) -> Shipped:
     """What is in the store: as it was when we looked, or as the mirror has noted since."""
-    assert history.hydrated is not None
-    known, note = history.hydrated.shipped, read_note(str(history.root))
+    assert history.restored is not None
+    known, note = history.restored.shipped, read_note(str(history.root))
     return note if note is not None and note.number > known.number else known
 
 

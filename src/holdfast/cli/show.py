@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import argparse
+import math
 import shutil
 import sys
 from typing import Any
 
-from holdfast.callbacks.progress_facts import DisplayOptions
-from holdfast.callbacks.progress_table import TableMaker
-from holdfast.callbacks.progress_tracker import make_row
-from holdfast.callbacks.progress_words import duration, metrics_text, plural, value_text
-from holdfast.cli.facts import display_facts, on_resume, trial_facts
-from holdfast.cli.output import print_json, say, size_text, when
-from holdfast.cli.story import Line, experiment_story, failure_words, trial_story
+from holdfast.cli.printing import complain, print_json, say, size_text, when
+from holdfast.cli.report_data import claim_damage, on_resume, trial_facts
+from holdfast.cli.story import StoryLine, experiment_story, failure_words, trial_story
+from holdfast.core.retention import lookup
 from holdfast.core.state import Status, Trial
+from holdfast.display.experiment_facts import DisplayOptions
+from holdfast.display.table import TableMaker
+from holdfast.display.tracker import make_row
+from holdfast.display.words import duration, metrics_text, one_line, plural, value_text
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import History, open_history
+from holdfast.results.html import display_facts
+from holdfast.space.exact import shown
 
 MAX_NAMED = 5
 
@@ -25,15 +29,73 @@ def run(arguments: argparse.Namespace) -> int:
     """Show trials."""
     history = open_history(arguments.path)
     trial = find_trial(history, arguments.trial) if arguments.trial is not None else None
+    chosen = _chosen(history, arguments)
+    if damage := claim_damage(history):
+        complain(f"{damage}.")
     if arguments.json:
-        print_json(_as_data(history, trial, arguments.story))
+        print_json(_as_data(history, trial, chosen, arguments.story))
     elif arguments.story:
         say(*story_lines(_story(history, trial)))
     elif trial is not None:
         say(*detail_lines(history, trial))
     else:
-        say(*_table_lines(history, arguments.limit))
+        say(*_table_lines(history, chosen, arguments.limit))
     return 0
+
+
+def _chosen(history: History, arguments: argparse.Namespace) -> list[Trial]:
+    """The trials that were asked for, in the order that was asked for."""
+    trials = history.state.trials
+    if arguments.best is None:
+        return trials if arguments.sort is None else sorted_trials(history, arguments.sort, descending=arguments.desc)
+    key, mode = arguments.sort or history.info.metric, history.info.mode
+    if arguments.best < 1:
+        raise InvalidInputError(f"--best needs a number of trials of at least 1, got {arguments.best}.")
+    if key is None or mode is None:
+        raise InvalidInputError(
+            f"{history.shown} has no metric and mode, so no trial is the best. Sort by a metric instead: "
+            f"--sort METRIC, with --desc if larger is better, and --limit {arguments.best}."
+        )
+    descending = arguments.desc if arguments.sort else mode == "max"
+    return sorted_trials(history, key, descending=descending, only_with=True)[: arguments.best]
+
+
+def sorted_trials(history: History, key: str, *, descending: bool, only_with: bool = False) -> list[Trial]:
+    """Trials by a metric, a parameter or a fact of their own; those without it come last.
+
+    Args:
+        history: Whose trials.
+        key: ``a/b`` for nested ones; ``config/a`` if a metric and a parameter are called the same.
+        descending: From large to small.
+        only_with: Leave out trials that do not have it.
+
+    Raises:
+        InvalidInputError: No trial has it.
+    """
+    values = {trial.n: sort_value(trial, key) for trial in history.state.trials}
+    having = [trial for trial in history.state.trials if values[trial.n] is not None]
+    if history.state.trials and not having:
+        known = sorted(
+            {name for trial in history.state.trials for name in (*(trial.metrics or ()), *shown(trial.config))}
+        )
+        raise InvalidInputError(
+            f"No trial of {history.shown} has {key!r} to sort by. There are: "
+            f"{', '.join(map(str, [*known, 'status', 'iteration', 'trial_id']))}."
+        )
+    are_numbers = all(isinstance(values[trial.n], int | float) for trial in having)
+    having.sort(key=lambda trial: values[trial.n] if are_numbers else str(values[trial.n]), reverse=descending)
+    return having if only_with else having + [trial for trial in history.state.trials if values[trial.n] is None]
+
+
+def sort_value(trial: Trial, key: str) -> Any:
+    """What a trial is sorted by; None if it does not have it, or nothing that could be compared."""
+    own = {"status": trial.status, "iteration": trial.iteration, "trial_id": trial.id, "name": trial.n}
+    if key in own:
+        return own[key]
+    value = lookup(trial.metrics, key) if trial.metrics else None
+    if value is None:
+        value = lookup(shown(trial.config), key.removeprefix("config/"))
+    return None if isinstance(value, float) and math.isnan(value) else value
 
 
 def find_trial(history: History, text: str) -> Trial:
@@ -64,45 +126,48 @@ def _begins(history: History, trial: Trial, wanted: str) -> bool:
     return trial.id.startswith(wanted) or name.startswith(wanted) or wanted.startswith(f"{name}_")
 
 
-def _story(history: History, trial: Trial | None) -> list[Line]:
+def _story(history: History, trial: Trial | None) -> list[StoryLine]:
     return experiment_story(history) if trial is None else trial_story(history, trial)
 
 
-def story_lines(story: list[Line]) -> list[str]:
+def story_lines(story: list[StoryLine]) -> list[str]:
     """A story for people."""
     return [f"{when(line.at)}  {line.text}" for line in story] or ["Nothing has happened yet."]
 
 
-def _as_data(history: History, trial: Trial | None, story: bool) -> Any:
+def _as_data(history: History, trial: Trial | None, chosen: list[Trial], story: bool) -> Any:
     told = [line._asdict() for line in _story(history, trial)] if story else None
     if trial is None:
-        return told if story else [trial_facts(history, each) for each in history.state.trials]
+        return told if story else [trial_facts(history, each) for each in chosen]
     facts = {**trial_facts(history, trial), "path": history.place(trial)}
     if trial.error is not None:
         facts["last_failure"].update(traceback=trial.error.traceback, output=trial.error.output)
     return {**facts, "story": told} if story else facts
 
 
-def _table_lines(history: History, limit: int) -> list[str]:
+def _table_lines(history: History, chosen: list[Trial], limit: int) -> list[str]:
     state, facts = history.state, display_facts(history)
-    chosen = state.trials[: limit or None]
-    if not chosen:
+    shown = chosen[: limit or None]
+    if not shown:
         return [f"{history.shown} has no trials yet."]
-    rows = [make_row(state, trial, facts, state.last_at) for trial in chosen]
+    rows = [make_row(state, trial, facts, state.last_at) for trial in shown]
     width = shutil.get_terminal_size().columns if sys.stdout.isatty() else None
     table = TableMaker(DisplayOptions(max_column_length=32)).make(rows, history.info.metric, width)
-    rest = len(state.trials) - len(chosen)
+    rest = len(chosen) - len(shown)
     more = [f"and {plural(rest, 'more trial')}: --limit 0 shows all, `holdfast export` writes them to a file"]
     return table.lines() + (more if rest else [])
 
 
 def detail_lines(history: History, trial: Trial) -> list[str]:
     """One trial for people."""
-    why = f" ({trial.reason})" if trial.reason and trial.status == Status.TERMINATED else ""
+    why = f" ({one_line(trial.reason, 400)})" if trial.reason and trial.status == Status.TERMINATED else ""
     lost = "; it was running when its driver went" if trial.n in history.lost else ""
-    lines = [f"{history.name(trial)} (number {trial.n}): {trial.status}{why}{lost}"]
-    lines.append(f"  path        {history.place(trial)}")
-    lines += [f"  config      {key} = {value_text(value, 200)}" for key, value in trial.config.items()]
+    lines = [f"{one_line(history.name(trial), 400)} (number {trial.n}): {trial.status}{why}{lost}"]
+    lines.append(f"  path        {one_line(history.place(trial), 4000)}")
+    lines += [
+        f"  config      {one_line(str(key), 200)} = {value_text(value, 200)}"
+        for key, value in shown(trial.config).items()
+    ]
     if trial.started_at:
         ended = f", ended {when(trial.ended_at)}" if trial.ended_at and trial.final else ""
         lines.append(f"  started     {when(trial.started_at)}{ended}; {plural(trial.attempt, 'attempt')}")
@@ -111,15 +176,15 @@ def detail_lines(history: History, trial: Trial) -> list[str]:
         lines.append(f"  iteration   {trial.iteration}, {duration(trial.time_total)} of training")
         lines.append(f"  result      {metrics_text(trial.metrics, objective, limit=20)}")
     lines += _checkpoint_lines(trial)
-    if on_resume(trial) is not None and not (history.owner is not None and history.owner.alive):
-        lines.append(f"  on resume   {on_resume(trial)}")
+    if on_resume(history.state, trial) is not None and not (history.owner is not None and history.owner.alive):
+        lines.append(f"  on resume   {on_resume(history.state, trial)}")
     return lines + _failure_lines(trial)
 
 
 def _checkpoint_lines(trial: Trial) -> list[str]:
     return [
         f"  checkpoint  checkpoint_{record.index:06d} at iteration {record.iteration}, {size_text(record.bytes)}, "
-        f"{record.stored}" + (f": {record.reason}" if record.reason else "")
+        f"{record.stored}" + (f": {one_line(record.reason, 400)}" if record.reason else "")
         for record in trial.checkpoints
     ]
 
@@ -128,6 +193,6 @@ def _failure_lines(trial: Trial) -> list[str]:
     if trial.error is None:
         return []
     count = "once" if trial.total_failures == 1 else f"{trial.total_failures} times"
-    lines = [f"  failed      {count}; last: {failure_words(trial.cause, trial.error)}"]
+    lines = [f"  failed      {count}; last: {one_line(failure_words(trial.cause, trial.error), 1000)}"]
     text = trial.error.traceback or trial.error.output
-    return lines + [f"    {line}" for line in text.rstrip().splitlines()]
+    return lines + [f"    {line}" for line in text.rstrip().split("\n")]

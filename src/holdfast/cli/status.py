@@ -3,26 +3,20 @@
 from __future__ import annotations
 
 import argparse
+import math
+import shlex
 import sys
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
-from holdfast.callbacks.progress_facts import DisplayOptions, ProgressView
-from holdfast.callbacks.progress_words import (
-    best_text,
-    counts_text,
-    duration,
-    failure_count,
-    failure_text,
-    lag_text,
-    never_started_lines,
-    one_line,
-    plural,
-    rough_duration,
-)
-from holdfast.cli.facts import (
+from holdfast.cli.printing import print_json, say
+from holdfast.cli.report_data import (
     Phase,
+    claim_damage,
     experiment_facts,
     overview,
     phase_of,
@@ -31,31 +25,77 @@ from holdfast.cli.facts import (
     trial_facts,
     why_of,
 )
-from holdfast.cli.output import print_json, say
 from holdfast.cli.shipped import ship_command, unshipped, unshipped_text
-from holdfast.core import events as ev
 from holdfast.core.transitions import apply
-from holdfast.errors import FencedError
-from holdfast.journal.epoch import holder
-from holdfast.journal.reader import Position, read_journal
-from holdfast.results.history import History, open_history
+from holdfast.display.experiment_facts import DisplayOptions, ProgressView
+from holdfast.display.words import (
+    best_text,
+    counts_text,
+    duration,
+    failure_count,
+    failure_text,
+    full_text,
+    lag_text,
+    one_line,
+    plural,
+    resume_lines,
+    rough_duration,
+)
+from holdfast.errors import FencedError, StoreUnreachableError
+from holdfast.journal.epoch import Holder, holder
+from holdfast.journal.reader import Position
+from holdfast.journal.records import read_events
+from holdfast.messages.visible import visible_lines
+from holdfast.results.history import History, is_driven_from_here, open_history, open_mirror
+from holdfast.storage.address import is_remote
 
 MAX_ROWS = 10
 MAX_FAILURES = 7
 WATCH_PERIOD_S = 1.0
+PATIENCE_S = 5.0  # with a store whose experiment is driven from this machine, which knows more anyway
 FAR_WATCH_PERIOD_S = 5.0  # of an experiment in a store, which is listed each time
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Show the status, once or until the experiment does not run any more."""
-    history = open_history(arguments.path)
+    history = open_nearest(arguments.path, tolerant=not arguments.watch)
     if arguments.watch:
         return _watch(arguments.path, history, as_json=arguments.json)
     if arguments.json:
         print_json(full_facts(history))
     else:
         say(*status_lines(history, time.time()))
+    if history.damage is not None:
+        raise history.damage  # so that it is said on stderr too, and shows in the exit code
     return 0
+
+
+def open_nearest(path: str, *, tolerant: bool = False) -> History:
+    """The experiment as its store knows it; or, if the store does not answer, as this machine does, which is said.
+
+    Raises as ``open_history`` does.
+    """
+    if not is_remote(path):
+        return open_history(path, tolerant=tolerant)
+    asked: Future[History] = Future()
+    # A daemon: a store that hangs must not keep this process from ending.
+    threading.Thread(target=_ask, args=(path, asked, tolerant), daemon=True).start()
+    try:
+        return asked.result(PATIENCE_S if is_driven_from_here(path) else None)
+    except StoreUnreachableError as error:
+        mirror = open_mirror(path, why=str(error))
+        if mirror is None:
+            raise
+        return mirror
+    except FutureTimeoutError:
+        return open_mirror(path, why=f"no answer for {PATIENCE_S:.0f} s") or asked.result()
+
+
+def _ask(path: str, asked: Future[History], tolerant: bool) -> None:
+    try:
+        asked.set_result(open_history(path, tolerant=tolerant))
+    except BaseException as error:
+        asked.set_exception(error)
 
 
 def full_facts(history: History) -> dict[str, Any]:
@@ -67,19 +107,28 @@ def full_facts(history: History) -> dict[str, Any]:
 def status_lines(history: History, now: float) -> list[str]:
     """The status for people."""
     view = overview(history, now, rows=MAX_ROWS)
-    lines = [_headline(history, view, now), f"  {history.shown}", f"  {_trials_text(view)}"]
-    lines += [f"  {line}" for line in never_started_lines(history.state)]
+    lines = [_headline(history, view, now), f"  {one_line(history.shown, 4000)}", f"  {_trials_text(view)}"]
+    if history.unasked:
+        lines.insert(1, f"  what this machine knows; the store cannot be reached: {one_line(history.unasked, 300)}")
+    if damage := claim_damage(history):
+        lines.append(f"  {damage}")
+    if history.damage is not None:
+        lines.append("  DAMAGED: the journal has lost records; what is shown is what is left of it")
     if view.best is not None:
         lines.append(f"  best: {best_text(view.best)}")
     if history.lost:
         lines.append(f"  {_lost_text(len(history.lost))}")
+    if phase_of(history) == Phase.INTERRUPTED:
+        lines += [f"  {line}" for line in resume_lines(history.state)]
     if lag_text(view):
         lines.append(f"  {lag_text(view)}")
+    if phase_of(history) == Phase.RUNNING and full_text(view.backlog):
+        lines.append(f"  {full_text(view.backlog)}")
     lines += _failure_lines(view)
     if phase_of(history) == Phase.RUNNING and view.rows:
         import shutil
 
-        from holdfast.callbacks.progress_table import TableMaker
+        from holdfast.display.table import TableMaker
 
         width = shutil.get_terminal_size().columns - 2 if sys.stdout.isatty() else None
         table = TableMaker(DisplayOptions()).make(view.rows, history.info.metric, width)
@@ -101,13 +150,24 @@ def _headline(history: History, view: ProgressView, now: float) -> str:
     if owner is None:
         return f"{name}: not started yet"
     if phase == Phase.RUNNING:
-        claim = owner.claim
-        since = rough_duration(now - claim.claimed_at)
-        return f"{name}: running for {since} by pid {claim.pid} on {one_line(claim.host, 60)}"
+        return f"{name}: {_driver_text(owner, now)}"
     why = one_line(why_of(history), 160)
     ago = f"{rough_duration(max(0.0, now - history.state.last_at))} ago" if history.state.last_at else ""
     said = f"{name}: {phase}" + (f" ({why})" if why else "")
     return f"{said}, {duration(view.lived_s)} of work, last event {ago}" if ago else said
+
+
+def _driver_text(owner: Holder, now: float) -> str:
+    """The driver that runs the experiment; or that may run it, if its process cannot be seen from here."""
+    heard = f"last heard of {rough_duration(owner.age_s)} ago"
+    dead = "" if owner.dead_in_s is None else f"; taken for dead in {math.ceil(owner.dead_in_s)} s unless heard of"
+    if owner.damage:
+        return f"perhaps running, by an unknown driver, {heard}{dead}"
+    since = rough_duration(now - owner.claim.claimed_at)
+    by = f"pid {owner.claim.pid} on {one_line(owner.claim.host, 60)}"
+    if owner.certain:
+        return f"running for {since} by {by}"
+    return f"perhaps running, for {since} by {by}, another container or machine; {heard}{dead}"
 
 
 def _trials_text(view: ProgressView) -> str:
@@ -117,7 +177,7 @@ def _trials_text(view: ProgressView) -> str:
 
 def _lost_text(count: int) -> str:
     were = "trial was" if count == 1 else "trials were"
-    return f"{count:,} {were} running when the driver went; a resume continues from what is recorded here"
+    return f"{count:,} {were} running when the driver went; everything that was reported is recorded here"
 
 
 def _failure_lines(view: ProgressView) -> list[str]:
@@ -131,6 +191,8 @@ def _failure_lines(view: ProgressView) -> list[str]:
 
 def _resume_lines(history: History) -> list[str]:
     command, call = resume_command(history), resume_call(history)
+    if history.damage is not None:
+        return [f"repair it: holdfast repair {shlex.quote(history.shown)}"]
     if command is None:
         return []
     what = {Phase.NEW: "start it", Phase.FINISHED: "try the failed trials again"}.get(phase_of(history), "resume")
@@ -148,7 +210,7 @@ def _watch(path: str, history: History, *, as_json: bool) -> int:
             show(follower.history)
             if phase_of(follower.history) != Phase.RUNNING:
                 return 0
-            time.sleep(WATCH_PERIOD_S if follower.history.hydrated is None else FAR_WATCH_PERIOD_S)
+            time.sleep(WATCH_PERIOD_S if follower.history.restored is None else FAR_WATCH_PERIOD_S)
             follower.advance()
     finally:
         close()
@@ -165,22 +227,26 @@ class Follower:
     def advance(self) -> None:
         """Take in what happened since the last time."""
         history = self.history
-        owner = holder(history.root) if history.hydrated is None else None
+        owner = holder(history.root) if history.restored is None else None
         if owner is None or not owner.alive or self._position is None:
             self._reopen()
             return
         try:
-            contents = read_journal(history.root, after=self._position)
-            for _, payload in contents:
-                apply(history.state, ev.decode(payload), history.retention)
+            events, settings = read_events(history.root, after=self._position), history.state.settings
+            with events.folding():
+                for event in events:
+                    apply(history.state, event, history.retention)
+            if history.state.settings is not settings:
+                self._reopen()  # what is shown follows from the settings
+                return
         except FencedError:
             self._reopen()
             return
-        self._position = contents.position
+        self._position = events.contents.position
         history.owner = owner
 
     def _reopen(self) -> None:
-        self.history = open_history(self._path)
+        self.history = open_nearest(self._path)
         self._position = self.history.position
 
 
@@ -198,7 +264,7 @@ def _watcher(as_json: bool) -> tuple[Callable[[History], None], Callable[[], Non
     live.start()
 
     def show(history: History) -> None:
-        live.update(Text("\n".join(status_lines(history, time.time()))), refresh=True)
+        live.update(Text(visible_lines("\n".join(status_lines(history, time.time())))), refresh=True)
 
     return show, live.stop
 

@@ -10,12 +10,13 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from holdfast.callbacks.progress_words import duration, one_line, plural, value_text
 from holdfast.core import events as ev
 from holdfast.core.retention import lookup
 from holdfast.core.state import State, Trial
-from holdfast.core.transitions import apply
-from holdfast.results.history import History, read_events
+from holdfast.core.transitions import apply, check_known
+from holdfast.display.words import duration, one_line, plural, size_text, value_text
+from holdfast.results.history import History
+from holdfast.space.exact import shown
 
 MAX_TEXT = 400
 
@@ -35,7 +36,7 @@ _ENDS = {
 }
 
 
-class Line(NamedTuple):
+class StoryLine(NamedTuple):
     """A sentence and when it came true."""
 
     at: float
@@ -82,7 +83,7 @@ class _TrialTeller:
     """Tells the story of one trial."""
 
     def __init__(self, history: History, n: int) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[StoryLine] = []
         self._history = history
         self._n = n
         self._metric = history.info.metric
@@ -107,12 +108,12 @@ class _TrialTeller:
 
     def say(self, at: float, text: str) -> None:
         self.flush()
-        self.lines.append(Line(at, f"{one_line(text, MAX_TEXT)}."))
+        self.lines.append(StoryLine(at, f"{one_line(text, MAX_TEXT)}."))
 
     def flush(self) -> None:
         run, self._run = self._run, None
         if run is not None and (text := run.text(self._metric)):
-            self.lines.append(Line(run.at, f"{text}."))
+            self.lines.append(StoryLine(run.at, f"{text}."))
 
     def _running(self, trial: Trial, at: float) -> _Run:
         if self._run is None:
@@ -125,7 +126,7 @@ class _TrialTeller:
     # --- the events
 
     def _created(self, trial: Trial, event: ev.TrialCreated) -> None:
-        chosen = ", ".join(f"{key}={value_text(value, 40)}" for key, value in event.config.items())
+        chosen = ", ".join(f"{key}={value_text(value, 40)}" for key, value in shown(event.config).items())
         self.say(event.at, f"Trial {trial.id} was created" + (f" with {chosen}" if chosen else ""))
 
     def _started(self, trial: Trial, event: ev.TrialStarted) -> None:
@@ -186,7 +187,7 @@ class _TrialTeller:
         self.say(event.at, "It was taken up again")
 
     def _reconfigured(self, _: Trial, event: ev.TrialReconfigured) -> None:
-        config = ", ".join(f"{key}={value_text(value, 40)}" for key, value in event.config.items())
+        config = ", ".join(f"{key}={value_text(value, 40)}" for key, value in shown(event.config).items())
         if event.donor is None:
             self.say(event.at, f"The scheduler gave it another config: {config}")
             return
@@ -196,7 +197,8 @@ class _TrialTeller:
 
     def _resized(self, _: Trial, event: ev.TrialResized) -> None:
         request = ", ".join(f"{name}={amount:g}" for name, amount in (event.request or {"CPU": 1.0}).items())
-        self.say(event.at, f"The scheduler gave it other resources: {request}")
+        who = "The user" if event.by_user else "The scheduler"
+        self.say(event.at, f"{who} gave it other resources: {request}")
 
     def _requeued(self, _: Trial, event: ev.TrialRequeued) -> None:
         how = "from the beginning; what it had reported no longer counts"
@@ -237,31 +239,34 @@ _TRIAL_TELLERS: dict[type, Callable[[_TrialTeller, Trial, Any], None]] = {
 }
 
 
-def trial_story(history: History, trial: Trial) -> list[Line]:
+def trial_story(history: History, trial: Trial) -> list[StoryLine]:
     """What happened to a trial, in order."""
     teller, state = _TrialTeller(history, trial.n), State()
-    for event in read_events(history.root, history.position):
-        teller.before(state, event)
-        apply(state, event, history.retention)
-        teller.tell(state, event)
+    events = history.events()
+    with events.folding():
+        for event in events:
+            check_known(state, event)
+            teller.before(state, event)
+            apply(state, event, history.retention)
+            teller.tell(state, event)
     teller.flush()
     return teller.lines + (_silence(history) if trial.n in history.lost else [])
 
 
-def _silence(history: History) -> list[Line]:
+def _silence(history: History) -> list[StoryLine]:
     """The end of a story whose driver died."""
     owner, state = history.owner, history.state
     if owner is None or owner.alive or state.stopped:
         return []
-    text = f"Nothing more is known: the driver (pid {owner.claim.pid} on {owner.claim.host}) is gone without a word."
-    return [Line(state.last_at, text)]
+    text = f"Nothing more is known: the driver ({owner.who}) exited without shutting down."
+    return [StoryLine(state.last_at, text)]
 
 
 class _ExperimentTeller:
     """Tells what happened to an experiment: drivers, failures and notes; the rest is counted."""
 
     def __init__(self, history: History) -> None:
-        self.lines: list[Line] = []
+        self.lines: list[StoryLine] = []
         self._history = history
         self._quiet: Counter[tuple[str, str]] = Counter()
         self._since = 0.0
@@ -270,7 +275,7 @@ class _ExperimentTeller:
         text = self._sentence(event)
         if text:
             self.flush()
-            self.lines.append(Line(event.at, f"{one_line(text, MAX_TEXT)}."))
+            self.lines.append(StoryLine(event.at, f"{one_line(text, MAX_TEXT)}."))
             return
         counted = _COUNTED.get(type(event))
         if counted:
@@ -280,7 +285,7 @@ class _ExperimentTeller:
     def flush(self) -> None:
         counted = [f"{plural(count, noun)} {verb}" for (noun, verb), count in self._quiet.items()]
         if counted:
-            self.lines.append(Line(self._since, f"{', '.join(counted)}."))
+            self.lines.append(StoryLine(self._since, f"{', '.join(counted)}."))
         self._quiet.clear()
         self._since = 0.0
 
@@ -291,8 +296,15 @@ class _ExperimentTeller:
             return f"The driver left: {event.reason}"
         if isinstance(event, ev.SearchEnded):
             return f"No more trials were to be created: {event.reason}"
+        if isinstance(event, ev.BacklogFilled):
+            waiting = f"{size_text(event.bytes)} of checkpoints waited for storage, limit {size_text(event.limit)}"
+            return f"Trials had to wait: {waiting}"
+        if isinstance(event, ev.BacklogEased):
+            return f"Trials went on: {size_text(event.bytes)} of checkpoints waited for storage"
         if isinstance(event, ev.SearchReopened):
             return f"The search was opened again: {event.reason}"
+        if isinstance(event, ev.SettingsChanged):
+            return f"The user changed: {'; '.join(event.words)}"
         return self._trial_sentence(event) if getattr(event, "n", None) is not None else ""
 
     def _trial_sentence(self, event: Any) -> str:
@@ -319,11 +331,14 @@ _COUNTED: dict[type, tuple[str, str]] = {
 }
 
 
-def experiment_story(history: History) -> list[Line]:
+def experiment_story(history: History) -> list[StoryLine]:
     """What happened to an experiment, in order."""
     teller = _ExperimentTeller(history)
-    for event in read_events(history.root, history.position):
-        teller.tell(event)
+    events = history.events()
+    with events.folding():
+        for event in events:
+            check_known(history.state, event)
+            teller.tell(event)
     teller.flush()
     return teller.lines + _silence(history)
 

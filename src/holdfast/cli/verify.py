@@ -4,38 +4,38 @@ from __future__ import annotations
 
 import argparse
 import logging
+import os
 import shlex
 from collections.abc import Callable
-from pathlib import Path
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, Literal
 
 import msgspec
 
-from holdfast.callbacks.progress_words import plural
-from holdfast.callbacks.trial_view import trial_dirname
-from holdfast.checkpoints.names import checkpoint_name
-from holdfast.checkpoints.reader import quick_check, verify
-from holdfast.cli.output import print_json, say, size_text
+from holdfast.cli.printing import print_json, say, size_text
+from holdfast.cli.verify_checkpoints import Inspector, LocalCheckpoints, check_checkpoints
+from holdfast.controller.evidence import Known, unknown_checkpoints, unknown_in_store
+from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.opening import open_state
-from holdfast.controller.remote import remote_of
+from holdfast.controller.remote_experiment import remote_of
 from holdfast.controller.spec import PRIVATE, Root, Spec, read_spec
-from holdfast.core import events as ev
-from holdfast.core.state import State, Status, Stored, Trial
-from holdfast.core.transitions import apply
+from holdfast.core.state import State
+from holdfast.core.transitions import apply, check_known
+from holdfast.display.words import plural
 from holdfast.errors import (
-    CheckpointDamagedError,
     DamageError,
     IllegalTransitionError,
     JournalDamagedError,
-    StorageError,
 )
-from holdfast.journal.epoch import holder
+from holdfast.journal.epoch import damaged_claims, holder
 from holdfast.journal.frames import decode_header, scan
 from holdfast.journal.reader import read_journal
-from holdfast.journal.repair import verify_journal
+from holdfast.journal.records import Unfit, parse_record
+from holdfast.journal.recovery import verify_journal
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.results.history import History, info_from
 from holdfast.storage.address import parse
+from holdfast.storage.untrusted import kind_of, odd_entries, read_regular
+from holdfast.trainable.sealed import remedy
 
 SNAPSHOTS = f"{PRIVATE}/snapshots"
 
@@ -51,7 +51,7 @@ class Finding(msgspec.Struct):
     offset: int | None = None
 
 
-class Report:
+class VerifyReport:
     """What was looked at and what was found."""
 
     def __init__(self) -> None:
@@ -59,6 +59,8 @@ class Report:
         self.records = 0
         self.checkpoints = 0
         self.bytes = 0
+        self.resume: list[dict[str, Any]] = []
+        """What the next driver does with each unfinished trial, as far as the files say."""
 
     @property
     def whole(self) -> bool:
@@ -79,18 +81,6 @@ class Report:
         self.findings.append(Finding("note", file, message))
 
 
-class Checked(NamedTuple):
-    """A checkpoint that was looked at: how large it is, or which file of it is damaged and why."""
-
-    bytes: int
-    file: str = ""
-    reason: str = ""
-
-
-Check: TypeAlias = Callable[[str, str, str], Checked]
-"""Looks at the checkpoint in a directory below the root, given the digest and the trial that it should have."""
-
-
 def run(arguments: argparse.Namespace) -> int:
     """Check an experiment and print the findings."""
     report = verify_path(arguments.path, quick=arguments.quick)
@@ -101,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0 if report.whole else 1
 
 
-def verify_path(path: str, *, quick: bool = False) -> Report:
+def verify_path(path: str, *, quick: bool = False) -> VerifyReport:
     """Check the experiment at a path or a URI; raises as ``verify_experiment`` does."""
     remote = remote_of(path)
     if remote is None:
@@ -111,8 +101,8 @@ def verify_path(path: str, *, quick: bool = False) -> Report:
     return verify_stored(remote, quick=quick)
 
 
-def verify_experiment(root: Root, *, quick: bool = False) -> Report:
-    """Check everything that belongs to an experiment; a live driver may go on writing meanwhile.
+def verify_experiment(root: Root, *, quick: bool = False) -> VerifyReport:
+    """Check everything that belongs to an experiment; a live driver may continue writing meanwhile.
 
     Args:
         root: The experiment.
@@ -122,21 +112,17 @@ def verify_experiment(root: Root, *, quick: bool = False) -> Report:
         ExperimentNotFoundError: There is none.
         NewerFormatError: It was written by a newer holdfast.
     """
-    report = Report()
+    report = VerifyReport()
     owner = holder(root.path)
-
-    def check(where: str, digest: str, trial_id: str) -> Checked:
-        return _check_local(root.path / where, where, digest, trial_id, quick)
-
     alive = owner is not None and owner.alive
-    check_root(root, report, lambda: check, alive=alive)
+    check_root(root, report, lambda: LocalCheckpoints(root.path, quick=quick), alive=alive)
     return report
 
 
 def check_root(
     root: Root,
-    report: Report,
-    make_check: Callable[[], Check],
+    report: VerifyReport,
+    make_inspector: Callable[[], Inspector],
     *,
     alive: bool,
     again: Callable[[], Root] | None = None,
@@ -146,42 +132,78 @@ def check_root(
     Args:
         root: Where the journal is.
         report: Takes the findings.
-        make_check: Gives what looks at checkpoints, after the journal has been read.
-        alive: Whether a driver may go on writing meanwhile.
+        make_inspector: Gives what looks at checkpoints, after the journal has been read.
+        alive: Whether a driver may continue writing meanwhile.
         again: Where the journal is if it is to be read once more.
     """
+    odd = sorted(odd_entries(root.private)) if not root.private.is_symlink() else [str(root.private)]
+    for path in odd:
+        report.damage(os.path.relpath(path, root.path), f"is {kind_of(path)}; nothing was read through it")
+    if odd:
+        return  # whatever else is there, no reader opens it
     spec = _check_spec(root, report)
+    _check_claims(root, report)
     for found in verify_journal(root.path):
         report.findings.append(Finding(found.level, found.file, found.message, found.offset))
     state = _check_records(root, spec, report)
+    foretell = report.whole  # a driver does not open a journal that is damaged
+    for name, reason in ObjectFiles(root, spec).findings(state):
+        report.damage(f"{PRIVATE}/objects/{name}", f"{reason}. {remedy(name)}")
     _check_snapshots(root, spec, None if alive else state, report)
-    history = History(state, info_from(root, spec))
-    suspects = _check_checkpoints(history, make_check(), report)
-    if suspects and alive:
-        # The driver may have deleted some while we read; the journal says so before a file goes.
-        state = open_state((again() if again else root).path, spec.retention).state
-        suspects = [found for found in suspects if _is_committed(state, found.n, found.index)]
-    _tell_damage(history, state, suspects, report)
+    _check_unknown(root, spec, state, report, again if alive else None)
+
+    def read_again() -> State:
+        return open_state((again() if again else root).path, spec.retention).state
+
+    check_checkpoints(
+        History(state, info_from(root, spec), spec=spec),
+        make_inspector(),
+        report,
+        again=read_again if alive else None,
+        foretell=foretell,
+    )
 
 
-def _check_spec(root: Root, report: Report) -> Spec:
+def _check_spec(root: Root, report: VerifyReport) -> Spec:
     try:
         return read_spec(root)
     except DamageError as error:
         report.damage(f"{PRIVATE}/{root.spec_file.name}", str(error))
-        # Enough to go on with: names of directories may be wrong, which shows as missing checkpoints.
+        # Enough to continue with: names of directories may be wrong, which shows as missing checkpoints.
         return Spec(uid="", name=root.path.name, trainable="", is_class=False, created_at=0.0, seed=0, num_samples=0)
 
 
-def _check_records(root: Root, spec: Spec, report: Report) -> State:
+def _check_claims(root: Root, report: VerifyReport) -> None:
+    """Of past drivers nobody needs to know more than that they were there."""
+    found = damaged_claims(root.path)
+    newest = holder(root.path)
+    if newest is not None and newest.damage:
+        found[newest.claim.epoch] = newest.damage  # also if it is missing
+    for epoch, reason in found.items():
+        file = f"{PRIVATE}/epochs/{epoch:08d}"
+        if newest is not None and epoch == newest.claim.epoch:
+            report.damage(
+                file,
+                f"the claim of the newest driver is damaged: {reason}. No result is lost. If no driver runs, a restore "
+                "makes a new claim; if one may still run, Tuner.restore(path, takeover=True) or "
+                f"`holdfast resume {shlex.quote(root.shown)} --takeover` ends it",
+            )
+        else:
+            report.note(file, f"the claim of a past driver is damaged: {reason}; nobody needs it any more")
+
+
+def _check_records(root: Root, spec: Spec, report: VerifyReport) -> State:
     """Fold the journal as far as it can be read; what cannot be folded is damage that no checksum shows."""
     state = State()
     try:
         for seq, payload in read_journal(root.path):
             try:
-                apply(state, ev.decode(payload), spec.retention)
-            except (msgspec.DecodeError, IllegalTransitionError, IndexError) as error:
-                report.damage(f"{PRIVATE}/journal", f"record {seq} does not fit the history before it: {error}")
+                event = parse_record(payload)
+                check_known(state, event)
+                apply(state, event, spec.retention)
+            except (Unfit, IllegalTransitionError) as error:
+                why = error.fact if isinstance(error, IllegalTransitionError) else error
+                report.damage(f"{PRIVATE}/journal", f"record {seq} does not fit the history before it: {why}")
                 break
             report.records += 1
     except JournalDamagedError:
@@ -189,12 +211,33 @@ def _check_records(root: Root, spec: Spec, report: Report) -> State:
     return state
 
 
-def _check_snapshots(root: Root, spec: Spec, state: State | None, report: Report) -> None:
+def _check_unknown(
+    root: Root, spec: Spec, state: State, report: VerifyReport, again: Callable[[], Root] | None
+) -> None:
+    """Look for committed checkpoints of which the journal knows nothing: it has lost records."""
+    known = Known(state, spec.uid, finished=True)
+    remote = root.remote
+    found = unknown_checkpoints(root.path, known) if remote is None else unknown_in_store(remote.store, known)
+    if found and report.whole:
+        # A driver may have committed them while we read; the journal knows them before they are there.
+        state = open_state((again() if again else root).path, spec.retention).state
+        known = Known(state, spec.uid, finished=True)
+        found = [each for each in found if known.is_unknown(each.manifest, each.manifest.index)]
+    shown = shlex.quote(root.shown)
+    todo = f"`holdfast repair {shown}` finds it again"
+    if remote is not None:
+        todo = f"`holdfast copy {shown} DIR --before-damage` and `holdfast repair DIR` find it again"
+    for each in found:
+        text = "the journal does not know this checkpoint: it has lost the record of it"
+        report.damage(each.place, f"{text}; {todo}")
+
+
+def _check_snapshots(root: Root, spec: Spec, state: State | None, report: VerifyReport) -> None:
     """Check the snapshots; ``state`` is what the whole journal says, None if it may have grown."""
     found = sorted((root.path / SNAPSHOTS).glob("*.hfs"), reverse=True)
     for file in found:
         try:
-            data = file.read_bytes()
+            data = read_regular(file)
         except FileNotFoundError:
             continue  # a live driver has replaced it by a newer one
         if not _is_whole_snapshot(data, file.stem):
@@ -231,97 +274,18 @@ def _same_trials(one: State, other: State) -> bool:
     return [encode(trial) for trial in one.trials] == [encode(trial) for trial in other.trials]
 
 
-class _Suspect(msgspec.Struct):
-    """A checkpoint that may be damaged."""
-
-    n: int
-    index: int
-    file: str
-    reason: str
-
-
-def _check_checkpoints(history: History, check: Check, report: Report) -> list[_Suspect]:
-    suspects: list[_Suspect] = []
-    for trial in history.state.trials:
-        folder = trial_dirname(history.info, trial)
-        for record in trial.checkpoints:
-            where = f"{folder}/{checkpoint_name(record.index)}"
-            if record.stored == Stored.COMMITTED:
-                found = check(where, record.digest, trial.id)
-                if found.reason:
-                    suspects.append(_Suspect(trial.n, record.index, found.file, found.reason))
-                else:
-                    report.checkpoints += 1
-                    report.bytes += found.bytes
-            elif record.stored == Stored.BAD:
-                report.note(where, f"rejected earlier and not used: {record.reason}")
-            elif record.stored == Stored.STAGED and trial.status != Status.RUNNING:
-                report.note(where, "written but not committed; the next driver finishes that or rejects it")
-    return suspects
-
-
-def _tell_damage(history: History, state: State, suspects: list[_Suspect], report: Report) -> None:
-    damaged: dict[int, set[int]] = {}
-    for found in suspects:
-        report.damage(found.file, found.reason)
-        damaged.setdefault(found.n, set()).add(found.index)
-    for trial in state.trials:
-        if trial.checkpoints and (bad := _lost(trial, damaged.get(trial.n, set()))):
-            report.lost(trial_dirname(history.info, trial), _lost_text(history, trial, bad))
-
-
-def _lost(trial: Trial, damaged: set[int]) -> int:
-    """How many checkpoints of the trial are bad if it has no good one left; else 0."""
-    bad = 0
-    for record in trial.checkpoints:
-        if record.index < trial.floor or record.stored == Stored.DROPPED:
-            continue  # of a life that the user has ended, or no longer wanted
-        if record.stored != Stored.BAD and record.index not in damaged:
-            return 0
-        bad += 1
-    return bad
-
-
-def _lost_text(history: History, trial: Trial, bad: int) -> str:
-    restart = f"`holdfast resume {shlex.quote(history.shown)} --restart-errored`"
-    if trial.status == Status.TERMINATED:
-        then = "the trial has ended and its results are whole, but nothing can be loaded from it"
-    elif trial.status == Status.ERROR:
-        then = f"repair the files, or run the trial again from the beginning with {restart}"
-    else:
-        then = f"repair the files; otherwise the next resume ends the trial in ERROR, and {restart} runs it again"
-    return f"{history.name(trial)} has no good checkpoint left, {plural(bad, 'bad one')}: {then}"
-
-
-def _is_committed(state: State, n: int, index: int) -> bool:
-    record = state.trials[n].find(index)
-    return record is not None and record.stored == Stored.COMMITTED
-
-
-def _check_local(directory: Path, where: str, digest: str, trial_id: str, quick: bool) -> Checked:
-    try:
-        if quick:
-            manifest = quick_check(directory, expect_digest=digest)
-        else:
-            manifest = verify(directory, expect_digest=digest, trial_id=trial_id)
-    except CheckpointDamagedError as error:
-        return Checked(0, where, error.reason)
-    except StorageError as error:
-        return Checked(0, where, f"cannot be read now: {error}")
-    return Checked(manifest.total)
-
-
-def _as_data(report: Report) -> dict[str, Any]:
+def _as_data(report: VerifyReport) -> dict[str, Any]:
     return {
         "whole": report.whole,
         "records": report.records,
         "checkpoints": report.checkpoints,
         "bytes": report.bytes,
         "findings": report.findings,
+        "resume": report.resume,
     }
 
 
-def _lines(report: Report, *, quick: bool = False) -> list[str]:
+def _lines(report: VerifyReport, *, quick: bool = False) -> list[str]:
     lines = []
     for finding in report.findings:
         place = "" if finding.offset is None else f" at byte {finding.offset}"

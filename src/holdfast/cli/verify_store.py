@@ -8,18 +8,28 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from holdfast.checkpoints import names
+from holdfast.checkpoints.commit import GONE
 from holdfast.checkpoints.manifest import ALGORITHM, BadManifest, FileEntry, Manifest, decode, digest
+from holdfast.checkpoints.remote_checkpoints import find_uploaded
 from holdfast.checkpoints.tree import hash_open_file
-from holdfast.cli.scratch import scratch
-from holdfast.cli.verify import Checked, Report, check_root
-from holdfast.controller.remote import Remote
+from holdfast.cli.scratch_directories import scratch
+from holdfast.cli.verify import VerifyReport, check_root
+from holdfast.cli.verify_checkpoints import Checked, LocalCheckpoints
+from holdfast.controller.remote_experiment import Remote, mirror_root
 from holdfast.controller.spec import Root
-from holdfast.errors import ExperimentNotFoundError, JournalDamagedError, ObjectMissingError, StorageError
-from holdfast.journal import parts
+from holdfast.core.state import CheckpointRecord
+from holdfast.errors import (
+    CheckpointDamagedError,
+    ExperimentNotFoundError,
+    JournalDamagedError,
+    ObjectMissingError,
+    StorageError,
+)
 from holdfast.journal.epoch import holder
-from holdfast.journal.hydrate import hydrate
-from holdfast.journal.parts import Part, Span
-from holdfast.journal.remote_holder import MAX_TRIES, look
+from holdfast.shipping import parts
+from holdfast.shipping.parts import Part, Span
+from holdfast.shipping.remote_holder import MAX_TRIES, look
+from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.store import Fetching, Store
 
 BATCH = 64
@@ -27,30 +37,30 @@ BATCH_BYTES = 256 << 20
 """How much of a checkpoint is on the local disk at a time; one file that is larger is there whole."""
 
 
-def verify_stored(remote: Remote, *, quick: bool = False) -> Report:
-    """Check everything that belongs to an experiment in a store; a live driver may go on writing meanwhile.
+def verify_stored(remote: Remote, *, quick: bool = False) -> VerifyReport:
+    """Check everything that belongs to an experiment in a store; a live driver may continue writing meanwhile.
 
     Raises as ``verify_experiment`` does, and `StorageError` if the store refuses or does not answer.
     """
     if not remote.exists():
         raise ExperimentNotFoundError(f"There is no experiment at {remote.url}.")
-    report, store = Report(), remote.store
+    report, store = VerifyReport(), remote.store
     with scratch(remote) as home:
         check_parts(store, report, home)
         try:
-            hydrated = hydrate(store, home / "root", read_only=True)
+            restored = restore_mirror(store, home / "root", read_only=True)
         except JournalDamagedError as error:
             if not any(finding.file == error.file for finding in report.findings):
                 report.damage(error.file, str(error))
             report.note("", "checkpoints were not looked at: the journal that names them is damaged")
             return report
-        owner = hydrated.holder or holder(hydrated.root)
+        owner = restored.holder or holder(restored.root)
         check_root(
-            Root(hydrated.root, remote=remote),
+            Root(restored.root, remote=remote),
             report,
-            lambda: StoredCheckpoints(store, home, report, quick=quick),
+            lambda: StoredCheckpoints(store, home, report, mirror_root(remote).path, quick=quick),
             alive=owner is not None and owner.alive,
-            again=lambda: Root(hydrate(store, home / "again", read_only=True).root),
+            again=lambda: Root(restore_mirror(store, home / "again", read_only=True).root),
         )
     return report
 
@@ -58,7 +68,7 @@ def verify_stored(remote: Remote, *, quick: bool = False) -> Report:
 # ------------------------------------------------------------------------------------------- the journal
 
 
-def check_parts(store: Store, report: Report, home: Path) -> None:
+def check_parts(store: Store, report: VerifyReport, home: Path) -> None:
     """Read every object of the journal, and follow the chain of hashes through them."""
     for _ in range(MAX_TRIES):
         found: dict[str, str] = {}
@@ -117,11 +127,14 @@ class StoredCheckpoints:
         store: The experiment's address.
         home: Where files are while they are hashed.
         report: Takes notes on objects that no manifest lists.
+        mirror: Where a driver on this machine would look for what was not uploaded.
         quick: Compare names and sizes only.
     """
 
-    def __init__(self, store: Store, home: Path, report: Report, *, quick: bool) -> None:
+    def __init__(self, store: Store, home: Path, report: VerifyReport, mirror: Path, *, quick: bool) -> None:
         self._store = store
+        self._mirror_root = mirror
+        self._mirror = LocalCheckpoints(mirror, quick=quick)
         self._home = home / "files"
         self._report = report
         self._quick = quick
@@ -145,9 +158,29 @@ class StoredCheckpoints:
         except BadManifest as error:
             return Checked(0, key, f"is damaged: {error}")
         except StorageError as error:
-            return Checked(0, where, f"cannot be read now: {error}")
+            return Checked(0, where, f"cannot be read now: {error}", unreadable=True)
         self._note_others(where, manifest)
         return bad or Checked(manifest.total)
+
+    def staged(self, folder: str, record: CheckpointRecord, trial_id: str) -> str:
+        """See ``Inspector``: a driver on this machine uploads what its mirror has; else it takes what was uploaded."""
+        where = f"{folder}/{names.checkpoint_name(record.index)}"
+        if (self._mirror_root / folder).is_dir():
+            try:
+                made = self._mirror.staged(folder, record, trial_id)
+            except CheckpointDamagedError as error:
+                if error.reason != GONE:
+                    raise
+            else:
+                found = self._mirror(where, made, trial_id) if made else Checked(0)
+                if found.reason and not found.unreadable:
+                    raise CheckpointDamagedError(found.reason, path=where, reason=found.reason)
+                return ""
+        uploaded = find_uploaded(self._store, where, record.sealed)
+        if uploaded is None:
+            reason = "its upload was not complete, and this machine has no copy of it"
+            raise CheckpointDamagedError(reason, path=where, reason=reason)
+        return uploaded.digest
 
     def _bad_size(self, where: str, manifest: Manifest) -> Checked | None:
         for entry in manifest.files:

@@ -7,18 +7,20 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.callbacks.trial_view import TrialView
 from holdfast.controller.spec import PRIVATE
 from holdfast.core.retention import lookup
 from holdfast.core.state import Trial
 from holdfast.errors import ExperimentNotFoundError, InvalidInputError
+from holdfast.messages.visible import visible
 from holdfast.results.best import best_of, best_trial, check_mode, number
-from holdfast.results.frames import flat_row, frame_of, require_pandas
+from holdfast.results.best import default_metric as metric_of
+from holdfast.results.dataframes import flat_row, frame_of, require_pandas
 from holdfast.results.grid import last_or_best_frame
 from holdfast.results.history import open_history
 from holdfast.results.result import Result
 from holdfast.results.sources import FoldedTrial
 from holdfast.storage.address import is_remote, parse
+from holdfast.views.trials import TrialView
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.checkpoint import Checkpoint
@@ -58,7 +60,7 @@ class ExperimentAnalysis:
                 f"form 'experiment_state-*.json' are of another tool. {error}"
             ) from None
         info, known = self._history.info, self._history.state
-        self.default_metric = default_metric or info.metric
+        self.default_metric = default_metric or metric_of(self._history)
         self.default_mode = check_mode(default_mode) if default_mode else info.mode
         if trials is None:
             self._chosen = known.trials
@@ -137,7 +139,9 @@ class ExperimentAnalysis:
     @property
     def trial_dataframes(self) -> dict[str, Any]:
         """All results of each trial as DataFrames, by id."""
-        return {trial.id: frame_of(self._history.rows(trial.n)) for trial in self._chosen}
+        return {
+            trial.id: frame_of(self._history.rows(trial.n), self._history.copies(trial.n)) for trial in self._chosen
+        }
 
     def fetch_trial_dataframes(self) -> dict[str, Any]:
         """The same as ``trial_dataframes``."""
@@ -260,7 +264,7 @@ class ExperimentAnalysis:
         return frame.set_index("trial_id", drop=False) if rows else frame
 
     def __repr__(self) -> str:
-        return f"<ExperimentAnalysis of {len(self._chosen)} trials in {self.experiment_path}>"
+        return visible(f"<ExperimentAnalysis of {len(self._chosen)} trials in {self.experiment_path}>")
 
 
 def _root_of(path: str, filesystem: Any) -> str:

@@ -18,6 +18,7 @@ from holdfast.results.history import History
 SCOPES = ("last", "all", "avg", "last-5-avg", "last-10-avg")
 MODES = ("min", "max")
 MAX_NAMED = 12
+RETURNED_NUMBER = "_metric"
 
 Item = TypeVar("Item")
 
@@ -34,6 +35,15 @@ def check_scope(scope: Any) -> str:
     if scope not in SCOPES:
         raise InvalidInputError(f"`scope` must be one of {list(SCOPES)}, got {scope!r}.")
     return str(scope)
+
+
+def default_metric(history: History) -> str | None:
+    """The experiment's metric; if only its mode was given, what is reported for trainables that return a number."""
+    info = history.info
+    if info.metric is not None or info.mode is None:
+        return info.metric
+    is_reported = any(RETURNED_NUMBER in (trial.metrics or ()) for trial in history.state.trials)
+    return RETURNED_NUMBER if is_reported else None
 
 
 def number(value: Any) -> float | None:

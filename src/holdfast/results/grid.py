@@ -6,14 +6,16 @@ import os
 from collections.abc import Iterator, Sequence
 from typing import Any, overload
 
-from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.core.state import State, Status, Trial
 from holdfast.errors import InvalidInputError, TrialError
-from holdfast.results.best import best_row, best_trial, check_mode, check_scope, none_found
-from holdfast.results.frames import flat_row, require_pandas
+from holdfast.messages.visible import visible
+from holdfast.results.best import best_row, best_trial, check_mode, check_scope, default_metric, none_found
+from holdfast.results.dataframes import flat_row, require_pandas
 from holdfast.results.history import History, open_history
+from holdfast.results.raised import trial_error
 from holdfast.results.result import Result
-from holdfast.results.sources import FoldedTrial, filesystem_of, trial_error
+from holdfast.results.sources import FoldedTrial, filesystem_of
+from holdfast.views.trials import ExperimentInfo
 
 
 class ResultGrid(Sequence[Result]):
@@ -69,7 +71,7 @@ class ResultGrid(Sequence[Result]):
 
     @property
     def errors(self) -> list[TrialError]:
-        """One exception for each trial that ended in ERROR."""
+        """One exception for each trial that ended in ERROR: a ``TrialError``, and of the class that was raised."""
         found = (trial_error(self._history, trial) for trial in self._trials())
         return [error for error in found if error is not None]
 
@@ -93,7 +95,8 @@ class ResultGrid(Sequence[Result]):
         """The result of the best trial. If there is exactly one trial, that one.
 
         Args:
-            metric: What to compare; None takes the one of ``TuneConfig``. ``a/b`` is looked up in nested results.
+            metric: What to compare; None takes the one of ``TuneConfig``, or ``_metric`` if that names a mode only and
+                trainables returned numbers. ``a/b`` is looked up in nested results.
             mode: "min" or "max"; None takes the one of ``TuneConfig``.
             scope: "last" compares the last value that each trial reported, "all" its best one, "avg", "last-5-avg"
                 and "last-10-avg" the mean of all, the last five or the last ten.
@@ -106,7 +109,7 @@ class ResultGrid(Sequence[Result]):
         """
         if len(self) == 1:
             return self[0]
-        metric, mode = metric or self._history.info.metric, mode or self._history.info.mode
+        metric, mode = metric or default_metric(self._history), mode or self._history.info.mode
         for name, value in (("metric", metric), ("mode", mode)):
             if not value:
                 raise InvalidInputError(
@@ -127,7 +130,7 @@ class ResultGrid(Sequence[Result]):
         Args:
             filter_metric: Take each trial's row with the best value of this metric instead of its last row; a trial
                 that has no finite value of it keeps its last row.
-            filter_mode: "min" or "max"; None takes the one of ``TuneConfig``.
+            filter_mode: "min" or "max"; None takes the one of ``TuneConfig``. Without any, the last rows are taken.
 
         Returns:
             A pandas DataFrame with a column for each key, ``config/<key>`` for parameters, and the trial's id as
@@ -164,7 +167,13 @@ class ResultGrid(Sequence[Result]):
     def __repr__(self) -> str:
         counts = self._history.state.counts
         shown = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
-        return f"<ResultGrid of {self._history.info.name}: {shown or 'no trials'}; {self.experiment_path}>"
+        return visible(f"<ResultGrid of {self._history.info.name}: {shown or 'no trials'}; {self.experiment_path}>")
+
+    def _repr_html_(self) -> str:
+        """What a notebook shows."""
+        from holdfast.results.html import grid_html
+
+        return grid_html(self._history)
 
 
 def last_or_best_frame(history: History, trials: Sequence[Trial], metric: str | None, mode: str | None) -> Any:
@@ -172,12 +181,10 @@ def last_or_best_frame(history: History, trials: Sequence[Trial], metric: str | 
     if mode and not metric:
         raise InvalidInputError(f"A mode ({mode!r}) without a metric says nothing: pass the metric as well.")
     mode = mode or history.info.mode
-    if metric and not mode:
-        raise InvalidInputError(f"No mode is provided for the metric {metric!r}: pass 'min' or 'max'.")
     rows = []
     for trial in trials:
         if trial.metrics is None:
             continue
-        row = best_row(history.rows(trial.n), metric, check_mode(mode)) if metric else None
+        row = best_row(history.rows(trial.n), metric, check_mode(mode)) if metric and mode else None
         rows.append(flat_row(row or history.last(trial), logdir=trial.id))
     return require_pandas().DataFrame(rows)

@@ -13,23 +13,26 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.callbacks.rows import ResultBuilder, known_objects, rows_from_events
-from holdfast.callbacks.trial_view import ExperimentInfo, TrialView, place_of, shown_root, trial_dirname, trial_name
+from holdfast.controller.changes import put_over_spec
+from holdfast.controller.evidence import Known, records_lost, unknown_checkpoints
 from holdfast.controller.opening import Opened, open_state
-from holdfast.controller.remote import mirror_root, open_root, remote_of
+from holdfast.controller.remote_experiment import mirror_root, open_root, remote_of
 from holdfast.controller.spec import Root, Spec, read_spec
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import CheckpointRecord, State, Trial
 from holdfast.core.transitions import apply
-from holdfast.errors import FencedError
+from holdfast.errors import FencedError, JournalDamagedError
 from holdfast.journal.epoch import Holder, holder
-from holdfast.journal.reader import Position, read_journal
-from holdfast.space.tree import copy_tree
+from holdfast.journal.reader import Position
+from holdfast.journal.records import Events, read_events
+from holdfast.space.objects import known_objects
 from holdfast.storage.address import LOCAL, parse, type_of
+from holdfast.views.results import ResultBuilder, RowFolder, fold_rows
+from holdfast.views.trials import ExperimentInfo, TrialView, place_of, shown_root, trial_dirname, trial_name
 
 if TYPE_CHECKING:
-    from holdfast.journal.hydrate import Hydrated
+    from holdfast.shipping.restore_mirror import RestoredMirror
 
 MAX_OPEN_TRIES = 5
 
@@ -41,10 +44,14 @@ class History:
         state: What the events add up to.
         info: The experiment as views and loggers know it.
         spec: The experiment's facts as stored; None reads them when they are needed.
-        position: Where the journal goes on behind ``state``; None means behind all that its last driver wrote.
+        position: Where the journal continues behind ``state``; None means behind all that its last driver wrote.
         owner: The newest driver and whether it is alive; None if there never was one, or nobody looked.
         lost: Trials that were running when their driver died.
-        hydrated: How the mirror compares with the store; None if the experiment is not in one, or nobody looked.
+        restored: How the mirror compares with the store; None if the experiment is not in one, or nobody looked.
+        damage: What is wrong with the journal: ``state`` is what stands before it. None if nothing is.
+
+    Attributes:
+        unasked: Why this is what a mirror says and not its store; "" if it is not.
     """
 
     def __init__(
@@ -56,17 +63,20 @@ class History:
         position: Position | None = None,
         owner: Holder | None = None,
         lost: frozenset[int] = frozenset(),
-        hydrated: Hydrated | None = None,
+        restored: RestoredMirror | None = None,
+        damage: JournalDamagedError | None = None,
     ) -> None:
+        self.damage = damage
         self.state = state
         self.info = replace(info, load_rows=self.rows)
         self.builder = ResultBuilder(info)
         self.position = position
         self.owner = owner
         self.lost = lost
-        self.hydrated = hydrated
+        self.restored = restored
+        self.unasked = ""
         self._spec = spec
-        self._rows: dict[int, list[dict[str, Any]]] | None = None
+        self._folded: RowFolder | None = None
 
     @property
     def root(self) -> Path:
@@ -95,14 +105,27 @@ class History:
 
         The first call reads the whole journal, for all trials at once.
         """
-        if self._rows is None:
-            self._rows = rows_from_events(self._events(), None, self.builder, self.retention)
-        return self._rows.get(n, [])
+        return self._fold().rows.get(n, [])
 
-    def _events(self) -> Iterator[ev.AnyEvent]:
-        for event in read_events(self.root, self.position):
+    def copies(self, n: int) -> list[tuple[int, str]]:
+        """Where trial ``n`` continued as a copy of another: before which of its rows, and the other's id."""
+        return self._fold().copies.get(n, [])
+
+    def _fold(self) -> RowFolder:
+        if self._folded is None:
+            events = self.events()
+            with events.folding():
+                self._folded = fold_rows(self._until_next(events), None, self.builder, self.retention)
+        return self._folded
+
+    def events(self) -> Events:
+        """Everything that has happened, from the first event, as far as this state knows."""
+        return read_events(self.root, end=self.position)
+
+    def _until_next(self, events: Events) -> Iterator[ev.AnyEvent]:
+        for event in events:
             if type(event) is ev.EpochStarted and event.epoch > self.state.epoch:
-                return  # a later driver went on; this state does not know what it did
+                return  # a later driver continued; this state does not know what it did
             yield event
 
     def view(self, trial: Trial) -> TrialView:
@@ -123,11 +146,8 @@ class History:
 
     def config(self, trial: Trial) -> dict[str, Any]:
         """The trial's parameters, a copy."""
-        if self.info.objects:
-            found: dict[str, Any] = known_objects(trial.config, self.info.objects)
-            return found
-        plain: dict[str, Any] = copy_tree(trial.config)
-        return plain
+        config: dict[str, Any] = known_objects(trial.config, self.info.objects)
+        return config
 
     def last(self, trial: Trial) -> dict[str, Any]:
         """The full result of the trial's last row that counts."""
@@ -151,24 +171,69 @@ class History:
         return known
 
 
-def open_history(path: str | os.PathLike[str], info: ExperimentInfo | None = None, filesystem: Any = None) -> History:
+def open_history(
+    path: str | os.PathLike[str],
+    info: ExperimentInfo | None = None,
+    filesystem: Any = None,
+    *,
+    tolerant: bool = False,
+) -> History:
     """Read the experiment at ``path``, whatever has become of its driver.
 
     Args:
         path: The experiment's root, a path or a URI.
         info: Its facts if they are known already, with the objects that its configs refer to.
         filesystem: The pyarrow or fsspec file system in which ``path`` is a path.
+        tolerant: Of a journal that has become shorter, return what is left, with ``damage``.
 
     Raises:
         ExperimentNotFoundError: There is no experiment exactly there.
         NewerFormatError: It was written by a newer holdfast.
-        JournalDamagedError: Its journal is damaged.
+        JournalDamagedError: Its journal is damaged, or has lost records.
     """
-    root, hydrated = open_place(path, filesystem)
+    return _fold(*open_place(path, filesystem), info, tolerant)
+
+
+def is_driven_from_here(path: str | os.PathLike[str]) -> bool:
+    """Whether this machine has the mirror of an experiment in a store, and a live driver of it."""
+    remote = remote_of(path)
+    owner = None if remote is None else holder(mirror_root(remote).path)
+    return owner is not None and owner.alive
+
+
+def open_mirror(path: str | os.PathLike[str], *, why: str) -> History | None:
+    """What this machine knows of an experiment in a store, without asking the store; None if it has no mirror of it.
+
+    It may know more than the store does, if its driver is here, or less, if another machine has continued.
+
+    Args:
+        path: The experiment's address.
+        why: Why the store is not asked.
+    """
+    remote = remote_of(path)
+    root = None if remote is None else mirror_root(remote)
+    if root is None or not root.exists():
+        return None
+    from holdfast.shipping.progress_file import Shipped, read_note
+    from holdfast.shipping.restore_mirror import RestoredMirror
+
+    shipped = read_note(str(root.path)) or Shipped()
+    found = _fold(root, RestoredMirror(str(root.path), "equal", shipped, None), None)
+    found.unasked = why
+    return found
+
+
+def _fold(root: Root, restored: RestoredMirror | None, info: ExperimentInfo | None, tolerant: bool = False) -> History:
     spec = read_spec(root)
-    opened, owner = _open(root, spec.retention)
-    owner = _heard_of(owner, hydrated)
+    opened, owner = _open(root, spec.retention, tolerant)
+    if opened.damage is None and not opened.is_vouched:
+        opened, damage = _compare_with_checkpoints(root, spec, opened, tolerant)
+        if damage is not None and not tolerant:
+            raise damage
+        opened.damage = damage
+    owner = _heard_of(owner, restored)
     state = opened.state
+    put_over_spec(spec, state.settings)
     alive = owner is not None and owner.alive
     lost = frozenset() if alive else settle(state, spec.retention)
     return History(
@@ -178,11 +243,25 @@ def open_history(path: str | os.PathLike[str], info: ExperimentInfo | None = Non
         position=opened.contents.position,
         owner=owner,
         lost=lost,
-        hydrated=hydrated,
+        restored=restored,
+        damage=opened.damage,
     )
 
 
-def open_place(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Root, Hydrated | None]:
+def _compare_with_checkpoints(
+    root: Root, spec: Spec, opened: Opened, tolerant: bool
+) -> tuple[Opened, JournalDamagedError | None]:
+    """Look for checkpoints that the history does not know, where nobody says how far it must reach."""
+    found = unknown_checkpoints(root.path, Known(opened.state, spec.uid, finished=True))
+    if found:
+        # A live driver may have committed them since we read; the journal knows them before they are there.
+        opened, _ = _open(root, spec.retention, tolerant)
+        known = Known(opened.state, spec.uid, finished=True)
+        found = [each for each in found if known.is_unknown(each.manifest, each.manifest.index)]
+    return opened, records_lost(root.shown, found, opened.state) if found else None
+
+
+def open_place(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Root, RestoredMirror | None]:
     """The local root of the experiment at ``path``, for somebody who looks; and how it compares with the store.
 
     Raises:
@@ -194,10 +273,10 @@ def open_place(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Ro
         return Root(parse(path).path), None
     if not remote.exists():
         return open_root(path, filesystem, read_only=True), None  # which says what there is instead
-    from holdfast.journal.hydrate import hydrate
+    from holdfast.shipping.restore_mirror import restore_mirror
 
-    hydrated = hydrate(remote.store, mirror_root(remote).path, read_only=True)
-    return Root(hydrated.root, remote=remote), hydrated
+    restored = restore_mirror(remote.store, mirror_root(remote).path, read_only=True)
+    return Root(restored.root, remote=remote), restored
 
 
 def far_filesystem(path: str | os.PathLike[str], filesystem: Any) -> Any:
@@ -207,23 +286,25 @@ def far_filesystem(path: str | os.PathLike[str], filesystem: Any) -> Any:
     return filesystem if (Path(path) / ".holdfast" / "parts").is_dir() else None
 
 
-def _heard_of(owner: Holder | None, hydrated: Hydrated | None) -> Holder | None:
+def _heard_of(owner: Holder | None, restored: RestoredMirror | None) -> Holder | None:
     """The same driver as the store knows it: a mirror that is left as it is says nothing of newer heartbeats."""
-    there = None if hydrated is None else hydrated.holder
-    if owner is None or owner.released or there is None or there.claim.writer != owner.claim.writer:
+    there = None if restored is None else restored.holder
+    if owner is None or there is None or there.claim.writer != owner.claim.writer:
+        return owner
+    if owner.certain and not owner.alive:  # it has let go, or is known to be gone
         return owner
     return there
 
 
-def _open(root: Root, retention: Retention) -> tuple[Opened, Holder | None]:
+def _open(root: Root, retention: Retention, tolerant: bool = False) -> tuple[Opened, Holder | None]:
     for _ in range(MAX_OPEN_TRIES - 1):
         # The owner first: if it dies while we read, what we read is still no younger than "alive".
         owner = holder(root.path)
         try:
-            return open_state(root.path, retention), owner
+            return open_state(root.path, retention, tolerant=tolerant), owner
         except FencedError:
             continue  # a new driver sealed the journal between our two looks at it
-    return open_state(root.path, retention), holder(root.path)
+    return open_state(root.path, retention, tolerant=tolerant), holder(root.path)
 
 
 def settle(state: State, retention: Retention) -> frozenset[int]:
@@ -247,14 +328,6 @@ def settle(state: State, retention: Retention) -> frozenset[int]:
             event = ev.AttemptInterrupted(at, n, trial.attempt, ev.Cause.DRIVER_LOST, stopped)
         apply(state, event, retention)
     return lost
-
-
-def read_events(root: str | os.PathLike[str], end: Position | None = None) -> Iterator[ev.AnyEvent]:
-    """All events of an experiment in order, up to ``end``."""
-    for seq, payload in read_journal(root):
-        if end is not None and seq >= end.next_seq:
-            return
-        yield ev.decode(payload)
 
 
 def info_from(root: Root, spec: Spec) -> ExperimentInfo:

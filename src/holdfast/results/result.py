@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.controller.remote import Remote, remote_of
+from holdfast.controller.remote_experiment import Remote, remote_of
 from holdfast.controller.spec import Root
 from holdfast.core.retention import lookup
 from holdfast.errors import NoResultError, TrialError
+from holdfast.messages.visible import visible
 from holdfast.results.best import best_of, check_mode, number
-from holdfast.results.frames import frame_of
+from holdfast.results.dataframes import frame_of
 from holdfast.results.history import History, far_filesystem, open_history
-from holdfast.results.sources import FarTrialFiles, FoldedTrial, Source, TrialFiles
+from holdfast.results.sources import FarTrialFiles, FoldedTrial, TrialFiles, TrialSource
 from holdfast.storage.address import parse
 
 if TYPE_CHECKING:
@@ -57,7 +58,7 @@ class Result:
     Made by ``Tuner.fit()`` and ``ResultGrid``; ``Result.from_path`` opens one trial's directory.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: TrialSource) -> None:
         self._source = source
 
     @classmethod
@@ -121,13 +122,21 @@ class Result:
 
     @property
     def metrics_history(self) -> list[dict[str, Any]]:
-        """All results of the trial in order, each step once: rows that a restart superseded are not among them."""
+        """All results of the trial in order, each step once: rows that a restart superseded are not among them.
+
+        A trial that continued as a copy of another (population based training) keeps its own rows, and repeats the
+        steps that it has trained again from the other's checkpoint; ``metrics_dataframe`` tells which these are.
+        """
         return list(self._source.rows())
 
     @cached_property
     def metrics_dataframe(self) -> Any:
-        """``metrics_history`` as a pandas DataFrame; nested keys are joined by "/"."""
-        return frame_of(self._source.rows())
+        """``metrics_history`` as a pandas DataFrame; nested keys are joined by "/".
+
+        If the trial continued as a copy of others, the column ``lineage`` counts the copies (each step is there once
+        for each), and ``copied_from`` has the id of the trial that was copied; before the first, 0 and None.
+        """
+        return frame_of(self._source.rows(), self._source.copies())
 
     @cached_property
     def error(self) -> TrialError | None:
@@ -186,7 +195,10 @@ class Result:
 def _shown(metrics: Mapping[str, Any]) -> str:
     """The user's own metrics in short."""
     own = [(key, value) for key, value in metrics.items() if key not in FILLED_IN]
-    shown = [f"{key!r}: {str(value)[:40] if isinstance(value, str) else value!r:.40}" for key, value in own[:MAX_SHOWN]]
+    shown = [
+        f"{key!r}: {visible(str(value)[:40]) if isinstance(value, str) else value!r:.40}"
+        for key, value in own[:MAX_SHOWN]
+    ]
     return ", ".join(shown + [".."] if len(own) > MAX_SHOWN else shown)
 
 
@@ -201,7 +213,7 @@ def _above(remote: Remote) -> Remote | None:
 def _find(history: History, name: str) -> FoldedTrial | None:
     """The trial whose directory has this name."""
     for trial in history.state.trials:
-        # A directory's name holds the trial's id unless the user chose it: most are told apart without spelling the
+        # A directory's name holds the trial's id unless the user chose it: most are distinguished without spelling the
         # whole name.
         if (trial.dirname or trial.id in name) and os.path.basename(history.directory(trial)) == name:
             return FoldedTrial(history, trial)

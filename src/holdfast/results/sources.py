@@ -6,29 +6,32 @@ Owns reading both, and the exception that stands for a failed trial. Must never 
 from __future__ import annotations
 
 import csv
+import io
 import json
-import tempfile
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.callbacks.trial_view import ERROR_FILE, ExperimentInfo, checkpoint_at, trial_dirname
+from holdfast.checkpoints import scratch
 from holdfast.checkpoints.checkpoint import Checkpoint
-from holdfast.checkpoints.far import StoreFilesystem
 from holdfast.checkpoints.names import index_of
-from holdfast.controller.remote import Remote
+from holdfast.checkpoints.remote_place import StoreFilesystem
+from holdfast.controller.remote_experiment import Remote
 from holdfast.core.state import CheckpointRecord, Status, Trial
-from holdfast.errors import NoResultError, TrialError
+from holdfast.errors import DamageError, NoResultError, TrialError
 from holdfast.results.history import History
+from holdfast.results.raised import trial_error
 from holdfast.storage.address import parse
 from holdfast.storage.store import Fetching
+from holdfast.storage.untrusted import read_regular
+from holdfast.views.trials import ERROR_FILE, ExperimentInfo, checkpoint_at, trial_dirname
 
 RESULT_FILE = "result.json"
 PROGRESS_FILE = "progress.csv"
 PARAMS_FILE = "params.json"
 
 
-class Source(Protocol):
+class TrialSource(Protocol):
     """The facts about one trial."""
 
     @property
@@ -51,6 +54,10 @@ class Source(Protocol):
 
     def rows(self) -> list[dict[str, Any]]:
         """All rows that count, in order."""
+        ...
+
+    def copies(self) -> list[tuple[int, str]]:
+        """Where the trial continued as a copy of another: before which row, and the other's id."""
         ...
 
     def error(self) -> TrialError | None: ...
@@ -93,6 +100,9 @@ class FoldedTrial:
     def rows(self) -> list[dict[str, Any]]:
         return self.history.rows(self.trial.n)
 
+    def copies(self) -> list[tuple[int, str]]:
+        return self.history.copies(self.trial.n)
+
     def error(self) -> TrialError | None:
         return trial_error(self.history, self.trial)
 
@@ -107,31 +117,7 @@ class FoldedTrial:
 
     def _checkpoint(self, record: CheckpointRecord) -> Checkpoint:
         info = self.history.info
-        return checkpoint_at(info, trial_dirname(info, self.trial), record.index)
-
-
-def trial_error(history: History, trial: Trial) -> TrialError | None:
-    """What made the trial end in ERROR, or None if it did not."""
-    if trial.status != Status.ERROR:
-        return None
-    facts = trial.error
-    assert facts is not None
-    what = ": ".join(filter(None, (facts.type, facts.message))) or trial.cause
-    where = f" ({facts.location})" if facts.location else ""
-    again = f" It failed {trial.total_failures} times." if trial.total_failures > 1 else ""
-    error = TrialError(
-        f"{history.name(trial)} failed: {what}{where}{again}",
-        trial_id=trial.id,
-        cause=trial.cause,
-        error_type=facts.type,
-        location=facts.location,
-        traceback=facts.traceback,
-    )
-    if facts.traceback:
-        error.add_note(f"The trial's own traceback:\n{facts.traceback}")
-    elif facts.output:
-        error.add_note(f"The last lines that the trial printed:\n{facts.output}")
-    return error
+        return checkpoint_at(info, trial_dirname(info, self.trial), record.index, record.digest)
 
 
 class TrialFiles:
@@ -172,6 +158,9 @@ class TrialFiles:
     def rows(self) -> list[dict[str, Any]]:
         return self._rows
 
+    def copies(self) -> list[tuple[int, str]]:
+        return []  # result files do not say
+
     def error(self) -> TrialError | None:
         if self.status != Status.ERROR:
             return None
@@ -202,7 +191,7 @@ class FarTrialFiles(TrialFiles):
         keys = {stat.key for stat in remote.store.list("")}
         self._found = sorted({key.partition("/")[0] for key in keys})
         wanted = sorted(keys.intersection((RESULT_FILE, PROGRESS_FILE, PARAMS_FILE, ERROR_FILE)))
-        with tempfile.TemporaryDirectory(prefix="holdfast_trial_") as home:
+        with scratch.directory("trial") as home:
             directory = Path(home) / remote.name
             if keys:
                 directory.mkdir()
@@ -255,7 +244,7 @@ def _read_rows(directory: Path, place: str) -> list[dict[str, Any]]:
 
 def _read_text(file: Path) -> str | None:
     try:
-        return file.read_text(encoding="utf-8", errors="replace").rstrip()
+        return _text(file).rstrip()
     except OSError:
         return None
 
@@ -263,17 +252,17 @@ def _read_text(file: Path) -> str | None:
 def _read_params(file: Path) -> dict[str, Any]:
     try:
         stored = json.loads(_read_text(file) or "")
-    except ValueError:
+    except (ValueError, RecursionError):
         return {}
     return stored if isinstance(stored, dict) else {}
 
 
 def _read_json_rows(file: Path) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
-    for line in file.read_text(encoding="utf-8", errors="replace").splitlines():
+    for line in _text(file).splitlines():
         try:
             row = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue  # a line that a crash cut short
         if isinstance(row, dict):
             rows.append(row)
@@ -281,8 +270,15 @@ def _read_json_rows(file: Path) -> list[dict[str, Any]]:
 
 
 def _read_csv_rows(file: Path) -> list[dict[str, Any]]:
-    with open(file, newline="", encoding="utf-8", errors="replace") as lines:
-        return [{key: _parsed(text) for key, text in row.items() if key and text} for row in csv.DictReader(lines)]
+    try:
+        rows = list(csv.DictReader(io.StringIO(_text(file), newline="")))
+    except csv.Error as error:
+        raise DamageError(f"{file} cannot be read as a table: {error}. Nothing was changed.") from None
+    return [{key: _parsed(text) for key, text in row.items() if key and text} for row in rows]
+
+
+def _text(file: Path) -> str:
+    return read_regular(file).decode("utf-8", errors="replace")
 
 
 def _parsed(text: Any) -> Any:

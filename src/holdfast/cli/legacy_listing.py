@@ -9,11 +9,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.callbacks.progress_words import plural, value_text
 from holdfast.cli.export import check_format, trial_row, write_rows
 from holdfast.cli.listing import experiments_below, facts_or_damage
-from holdfast.cli.output import say, table_lines, when
+from holdfast.cli.printing import say, table_lines, when
 from holdfast.core.state import Status
+from holdfast.display.words import plural, value_text
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import open_history
 
@@ -47,8 +47,8 @@ def run(arguments: argparse.Namespace) -> int:
         rows = [{column: row.get(column) for column in columns} for row in rows]
     if arguments.output:
         out = Path(arguments.output).expanduser()
-        check_format(out)
-        write_rows(out, rows)
+        check_format(out, safe_csv=arguments.safe_csv)
+        write_rows(out, rows, safe_csv=arguments.safe_csv)
         say(f"{plural(len(rows), 'row')} written to {out}")
     else:
         titles = columns or list(dict.fromkeys(key for row in rows for key in row))

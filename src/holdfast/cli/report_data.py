@@ -1,9 +1,11 @@
 """What the command line says about an experiment, as plain data: the keys of every ``--json`` output.
 
-An experiment is ``running`` only while its driver is alive. Without a live driver it is ``finished`` if every trial has
-ended and no more were to come, ``interrupted`` if not, and ``new`` if nobody ever ran it. A trial that was running when
-its driver died is shown with the status that a restore will give it (mostly PENDING) and ``"interrupted": true``;
-``on_resume`` says where it will continue. Nothing is called running that is not.
+An experiment is ``running`` only while its driver is alive. Whether a driver in another container or on another machine
+is alive follows from its heartbeat: ``holder.certain`` is false then, and ``holder.dead_in_s`` says how long to wait.
+Without a live driver it is ``finished`` if every trial has ended and no more were to come, ``interrupted`` if not, and
+``new`` if nobody ever ran it. A trial that was running when its driver died is shown with the status that a restore
+will give it (mostly PENDING) and ``"interrupted": true``; ``on_resume`` says where it will continue. Nothing is called
+running that is not.
 
 Must never print or write.
 """
@@ -14,17 +16,30 @@ import shlex
 import time
 from typing import Any
 
-from holdfast.callbacks.progress_facts import DisplayOptions, ExperimentFacts, FailureGroup, ProgressView
-from holdfast.callbacks.progress_tracker import ProgressTracker, metric_value
-from holdfast.callbacks.progress_words import restore_call
-from holdfast.callbacks.trial_view import trial_dirname
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.cli.shipped import is_driven_here, oldest_unshipped, unshipped
-from holdfast.core import events as ev
+from holdfast.config.registry import name_as_written
 from holdfast.core.events import ErrorFacts
-from holdfast.core.state import CheckpointRecord, Status, Stored, Trial
-from holdfast.journal.synced import oldest_volatile
+from holdfast.core.plan import is_lost
+from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial
+from holdfast.display.experiment_facts import DisplayOptions, FailureGroup, ProgressView
+from holdfast.display.tracker import (
+    ProgressTracker,
+    backlog_of,
+    honest_counts,
+    is_unstarted,
+    metric_value,
+    total_trials,
+)
+from holdfast.display.words import restore_call
+from holdfast.errors import JournalDamagedError
+from holdfast.journal.durable_mark import oldest_volatile
+from holdfast.journal.records import decode_record
 from holdfast.results.best import best_of
 from holdfast.results.history import History
+from holdfast.results.html import display_facts
+from holdfast.space.exact import shown
+from holdfast.views.trials import trial_dirname
 
 
 class Phase:
@@ -54,7 +69,7 @@ def why_of(history: History) -> str:
     phase, state, owner = phase_of(history), history.state, history.owner
     if phase == Phase.INTERRUPTED:
         assert owner is not None
-        return state.stopped or f"its driver, pid {owner.claim.pid} on {owner.claim.host}, is gone without a word"
+        return state.stopped or f"its driver, {owner.who}, exited without shutting down"
     return state.stopping if phase == Phase.FINISHED else ""
 
 
@@ -66,48 +81,44 @@ def durable_lag(history: History, now: float) -> float | None:
     """
     if phase_of(history) != Phase.RUNNING:
         return 0.0
-    if history.hydrated is None:
+    if history.restored is None:
         payload = oldest_volatile(history.root)
     elif is_driven_here(history):
         payload = oldest_unshipped(history)
     else:
         return None
-    return 0.0 if payload is None else max(0.0, now - ev.decode(payload).at)
+    return 0.0 if payload is None else max(0.0, now - decode_record(history.root, 0, payload).at)
 
 
 def resume_command(history: History) -> str | None:
-    """What to type in a shell to go on, or None if there is nothing to go on with."""
+    """What to type in a shell to continue, or None if there is nothing to continue with."""
     phase = phase_of(history)
     if phase == Phase.RUNNING:
         return None
     command = f"holdfast resume {shlex.quote(history.shown)}"
+    if _needs_trainable(history):
+        command += f" --trainable MODULE:{name_as_written(history.spec.trainable).replace('...', 'NAME')}"
     if phase != Phase.FINISHED:
         return command
     return f"{command} --resume-errored" if history.state.counts[Status.ERROR] else None
 
 
+def _needs_trainable(history: History) -> bool:
+    """Whether it was imported and never run here, so that no code is stored with it."""
+    return bool(history.spec.origin) and "trainable.pkl" not in history.state.objects
+
+
 def resume_call(history: History) -> str | None:
-    """What to write in Python to go on, or None if there is nothing to go on with."""
+    """What to write in Python to continue, or None if there is nothing to continue with."""
     phase, errors = phase_of(history), history.state.counts[Status.ERROR]
     if phase == Phase.RUNNING or (phase == Phase.FINISHED and not errors):
         return None
-    more = {"resume_errored": True} if phase == Phase.FINISHED else {}
-    return f"{restore_call(history.shown, **more)}.fit()"
-
-
-def display_facts(history: History) -> ExperimentFacts:
-    """The experiment as progress displays know it."""
-    info = history.info
-    return ExperimentFacts(
-        name=info.name,
-        root=history.shown,
-        metric=info.metric,
-        mode=info.mode,
-        total=info.total_samples,
-        started_at=history.state.epoch_at,
-        trainable=info.trainable_name,
-        info=info,
-    )
+    trainable = history.spec.given_as or name_as_written(history.spec.trainable)
+    if phase != Phase.FINISHED:
+        needed = trainable if _needs_trainable(history) else ""
+        return f"{restore_call(history.shown, needed)}.fit()"
+    # Without it the stored code is used, which is what failed.
+    return f"{restore_call(history.shown, trainable, resume_errored=True)}.fit()"
 
 
 def overview(history: History, now: float, *, rows: int = 10) -> ProgressView:
@@ -121,14 +132,17 @@ def experiment_facts(history: History, now: float | None = None) -> dict[str, An
     """The object that ``status --json`` prints, without its trials."""
     now = time.time() if now is None else now
     state, phase = history.state, phase_of(history)
+    total = total_trials(state, history.info.total_samples)
+    counts = honest_counts(state, total, sum(map(is_unstarted, state.trials)))
     return {
         "name": history.info.name,
         "path": history.shown,
         "state": phase,
         "why": why_of(history),
+        "journal_damage": damage_facts(history.damage),
         "holder": holder_facts(history) if phase == Phase.RUNNING else None,
-        "counts": dict(state.counts),
-        "total": len(state.trials) if state.search_ended else history.info.total_samples,
+        "counts": counts,
+        "total": total,
         "metric": history.info.metric,
         "mode": history.info.mode,
         "best": best_facts(history),
@@ -138,10 +152,33 @@ def experiment_facts(history: History, now: float | None = None) -> dict[str, An
         "started_at": history.spec.created_at,
         "last_event_at": state.last_at or None,
         "durable_lag_s": durable_lag(history, now),
+        "backlog": _backlog(history, now),
+        "unasked": history.unasked or None,
         "unshipped": unshipped(history),
+        "damage": claim_damage(history),
         "resume": resume_command(history),
         "restore": resume_call(history),
     }
+
+
+def _backlog(history: History, now: float) -> dict[str, Any]:
+    """Checkpoints that are on their way to where the experiment lives, and since when trials wait because of them."""
+    known = backlog_of(history.state, history.shown, now)
+    waits = phase_of(history) == Phase.RUNNING and known is not None and known.limit is not None
+    return {
+        "checkpoints": 0 if known is None else known.checkpoints,
+        "bytes": 0 if known is None else known.bytes,
+        "oldest_s": None if known is None else round(known.oldest_s, 3),
+        "limit_bytes": known.limit if known is not None and waits else None,
+        "waiting_since": history.state.full_since if waits else None,
+    }
+
+
+def damage_facts(damage: JournalDamagedError | None) -> dict[str, Any] | None:
+    """What is wrong with the journal; None if nothing is."""
+    if damage is None:
+        return None
+    return {"file": damage.file, "missing": damage.missing, "since": damage.since, "message": str(damage)}
 
 
 def best_facts(history: History) -> dict[str, Any] | None:
@@ -166,14 +203,27 @@ def holder_facts(history: History) -> dict[str, Any]:
     """Who writes the experiment."""
     owner = history.owner
     assert owner is not None
-    claim = owner.claim
+    claim, known = owner.claim, not owner.damage
     return {
-        "host": claim.host,
-        "pid": claim.pid,
+        "host": claim.host if known else None,
+        "pid": claim.pid if known else None,
         "epoch": claim.epoch,
-        "since": claim.claimed_at,
+        "since": claim.claimed_at if known else None,
         "age_s": round(owner.age_s, 1),
+        "certain": owner.certain,
+        "dead_in_s": None if owner.dead_in_s is None else round(owner.dead_in_s, 1),
     }
+
+
+def claim_damage(history: History) -> str | None:
+    """What is wrong with the file that says who runs, or last ran, the experiment; None if nothing is."""
+    owner = history.owner
+    if owner is None or not owner.damage:
+        return None
+    return (
+        f"{owner.file} is damaged: {owner.damage}. Who ran the experiment last is unknown; no result is affected, and "
+        "the next driver makes a new one"
+    )
 
 
 def failure_facts(history: History, group: FailureGroup) -> dict[str, Any]:
@@ -203,7 +253,7 @@ def trial_facts(history: History, trial: Trial) -> dict[str, Any]:
         "status": trial.status,
         "interrupted": trial.n in history.lost,
         "iteration": trial.iteration,
-        "config": trial.config,
+        "config": shown(trial.config),
         "last_result": last,
         "checkpoints": [checkpoint_facts(folder, record) for record in trial.checkpoints],
         "attempts": trial.attempt,
@@ -211,7 +261,7 @@ def trial_facts(history: History, trial: Trial) -> dict[str, Any]:
         "error": error if trial.status == Status.ERROR else None,
         "last_failure": error,
         "reason": trial.reason,
-        "on_resume": on_resume(trial),
+        "on_resume": on_resume(history.state, trial),
         "started_at": trial.started_at or None,
         "ended_at": trial.ended_at or None,
     }
@@ -234,13 +284,21 @@ def error_facts(cause: str, error: ErrorFacts) -> dict[str, str]:
     return {"cause": cause, "type": error.type, "message": error.message, "location": error.location}
 
 
-def on_resume(trial: Trial) -> str | None:
-    """What the next driver does with the trial; None if it has ended."""
+def on_resume(state: State, trial: Trial) -> str | None:
+    """What the next driver does with the trial, if its files are as they were; None if it has ended."""
     if trial.final:
         return None
-    usable = [record for record in trial.checkpoints if record.index >= trial.floor and record.stored != Stored.DROPPED]
-    for record in reversed(usable):
-        if record.stored != Stored.BAD:
-            first = ", once it is committed" if record.stored == Stored.STAGED else ""
-            return f"continues from checkpoint_{record.index:06d} (iteration {record.iteration}){first}"
-    return "ends in ERROR: all its checkpoints are damaged" if usable else "starts from the beginning"
+    staged = [r for r in trial.checkpoints if r.stored == Stored.STAGED and r.index >= trial.floor]
+    if staged:
+        newest = staged[-1]
+        return f"continues from {checkpoint_name(newest.index)} (iteration {newest.iteration}), once it is committed"
+    if is_lost(state, trial):
+        return "ends in ERROR: all its checkpoints are damaged"
+    point = state.start_point(trial)
+    if point is None:
+        return "starts from the beginning"
+    donor, index = point[0]
+    record = state.trials[donor].find(index)
+    assert record is not None
+    whose = "" if donor == trial.n else f" of trial {state.trials[donor].id}"
+    return f"continues from {checkpoint_name(index)}{whose} (iteration {record.iteration})"

@@ -9,14 +9,14 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from holdfast.callbacks.trial_view import trial_dirname
 from holdfast.checkpoints import names
-from holdfast.checkpoints.remote import delete_remote
+from holdfast.checkpoints.remote_checkpoints import delete_remote
 from holdfast.core.state import Stored, Trial
-from holdfast.journal.remote_holder import CLOCK
 from holdfast.results.history import History
+from holdfast.shipping.remote_holder import CLOCK
 from holdfast.storage.probe import PROBE_PREFIX
 from holdfast.storage.store import Stat, Store
+from holdfast.views.trials import trial_dirname
 
 
 class Spent(NamedTuple):

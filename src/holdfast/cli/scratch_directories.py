@@ -8,7 +8,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.controller.remote import Remote, mirror_root
+from holdfast.controller.remote_experiment import Remote, mirror_root
 
 PREFIX = ".scratch-"
 

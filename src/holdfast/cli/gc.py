@@ -16,27 +16,27 @@ from typing import NamedTuple
 
 import msgspec
 
-from holdfast.callbacks.progress_words import plural
-from holdfast.callbacks.trial_view import trial_dirname
 from holdfast.checkpoints import names
+from holdfast.checkpoints.checkpoint_reader import read_manifest
 from holdfast.checkpoints.delete import delete
-from holdfast.checkpoints.reader import read_manifest
 from holdfast.checkpoints.tree import remove_tree
-from holdfast.cli import scratch
+from holdfast.cli import scratch_directories
 from holdfast.cli.copy_source import read_history, refuse_live
-from holdfast.cli.garbage_in_store import Spent, find_in_store
-from holdfast.cli.output import print_json, say, size_text
+from holdfast.cli.gc_remote import Spent, find_in_store
+from holdfast.cli.printing import print_json, say, size_text
 from holdfast.cli.shipped import ship_command
-from holdfast.controller.remote import Remote, mirror_root, remote_of
+from holdfast.controller.remote_experiment import Remote, mirror_root, remote_of
 from holdfast.controller.spec import PRIVATE, Root
 from holdfast.core.state import Stored, Trial
+from holdfast.display.words import plural
 from holdfast.errors import CheckpointDamagedError, InvalidInputError, StorageError
 from holdfast.journal.epoch import holder
-from holdfast.journal.hydrate import hydrate
-from holdfast.journal.remote_holder import remote_claim
 from holdfast.results.history import History
+from holdfast.shipping.remote_holder import remote_claim
+from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.address import parse
 from holdfast.storage.local import TEMP_PREFIX
+from holdfast.views.trials import trial_dirname
 
 YOUNG_S = 24 * 3600.0
 
@@ -94,8 +94,9 @@ def _lines(removed: list[Removed], failed: list[str], uploads: int, *, dry_run: 
 
 
 def _find_local(root: Root, young_s: float) -> list[_Find]:
-    history = read_history(root)
     refuse_live(root.shown, holder(root.path), "cleaned up")
+    history = read_history(root)
+    refuse_live(root.shown, holder(root.path), "cleaned up")  # who may have begun meanwhile
     return [*_in_trials(history, young_s), *_in_private(root, young_s)]
 
 
@@ -149,6 +150,8 @@ def _in_private(root: Root, young_s: float) -> Iterator[_Find]:
 
 def _entries(folder: Path) -> list[os.DirEntry[str]]:
     try:
+        if folder.is_symlink():  # what lies behind it is not the experiment's
+            return []
         with os.scandir(folder) as found:
             return sorted(found, key=lambda entry: entry.name)
     except (FileNotFoundError, NotADirectoryError):
@@ -190,13 +193,13 @@ def _find_remote(remote: Remote, young_s: float) -> list[_Find]:
     refuse_live(remote.url, remote_claim(store), "cleaned up")
     mirror = mirror_root(remote)
     is_mirrored = mirror.private.is_dir()
-    hydrated = hydrate(store, mirror.path, read_only=True)
-    if hydrated.case == "ahead":
+    restored = restore_mirror(store, mirror.path, read_only=True)
+    if restored.case == "ahead":
         raise InvalidInputError(
             f"Some of {remote.url} is on this machine only, so the store does not know yet what can go. Nothing was "
             f"changed. Send it first: {ship_command(remote.url)}"
         )
-    root = Root(hydrated.root, remote=remote)
+    root = Root(restored.root, remote=remote)
     refuse_live(remote.url, holder(root.path), "cleaned up")
     history = read_history(root)
     finds = [_spent(remote, spent) for spent in find_in_store(store, history, young_s)]
@@ -212,7 +215,7 @@ def _spent(remote: Remote, spent: Spent) -> _Find:
 def _beside_mirror(mirror: Path, young_s: float) -> Iterator[_Find]:
     """Histories that were set aside, mirrors of experiments that were here before, views, and scratch."""
     aside = f"{PRIVATE}.superseded-"
-    beside = (f"{mirror.name}.superseded-", scratch.PREFIX)
+    beside = (f"{mirror.name}.superseded-", scratch_directories.PREFIX)
     found = [entry for entry in _entries(mirror) if entry.name.startswith((aside, ".holdfast.hydrating-"))]
     found += [
         entry

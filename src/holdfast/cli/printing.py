@@ -5,6 +5,7 @@ Owns the JSON encoding (NaN and infinity become null, what JSON does not know be
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from collections.abc import Mapping, Sequence
@@ -12,7 +13,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.callbacks.progress_words import one_line
+from holdfast.display.words import one_line
+from holdfast.display.words import size_text as size_text
+from holdfast.errors import UsageError
+from holdfast.messages.visible import visible_lines
 
 GAP = "  "
 
@@ -37,24 +41,53 @@ def _with_text_keys(value: Any) -> Any:
 def print_json(value: Any, *, indent: bool = True) -> None:
     """Write one JSON value and a line break to standard output; indented only for a person's eyes."""
     data = to_json(value, indent=indent and sys.stdout.isatty()).decode()
-    sys.stdout.write(data + "\n")
+    sys.stdout.write("\n".join(map(_visible_json, data.split("\n"))) + "\n")
     sys.stdout.flush()
 
 
+def _visible_json(line: str) -> str:
+    """The same JSON with what is not printable as an escape; JSON itself only asks for that below U+0020."""
+    if line.isprintable():
+        return line
+    return "".join(char if char.isprintable() else json.dumps(char)[1:-1].replace("\x7f", "\\u007f") for char in line)
+
+
 def say(*lines: str) -> None:
-    """Write lines to standard output, whatever the terminal can encode."""
+    """Write lines to standard output, whatever the terminal can encode; codes that command it are shown as escapes."""
     encoding = sys.stdout.encoding or "utf-8"
     for line in lines:
-        sys.stdout.write(line.encode(encoding, "replace").decode(encoding) + "\n")
+        sys.stdout.write(visible_lines(line).encode(encoding, "replace").decode(encoding) + "\n")
+
+
+def complain(text: str) -> None:
+    """Write something that is not the answer to standard error."""
+    encoding = sys.stderr.encoding or "utf-8"
+    print(f"holdfast: {visible_lines(text)}".encode(encoding, "replace").decode(encoding), file=sys.stderr)
+
+
+def confirmed(question: str, command: str) -> bool:
+    """Ask somebody at the terminal; anything but yes is no.
+
+    Args:
+        question: What to ask.
+        command: The command that asks, for the error if there is nobody to answer.
+
+    Raises:
+        UsageError: Standard input is not a terminal.
+    """
+    if not sys.stdin.isatty():
+        raise UsageError(f"{command} asks before it does anything, and nobody can answer here: add --yes.")
+    return input(visible_lines(question)).strip().lower() in ("y", "yes")
 
 
 def table_lines(titles: Sequence[str], rows: Sequence[Sequence[str]], *, cut: int = 60) -> list[str]:
     """A plain table; numbers are aligned to the right."""
+    titles = [one_line(title, cut) for title in titles]
     cells = [[one_line(cell, cut) for cell in row] for row in rows]
     widths = [max(len(row[i]) for row in [titles, *cells]) for i in range(len(titles))]
     numeric = [all(_is_number(row[i]) for row in cells) for i in range(len(titles))]
     lines = []
-    for row in [list(titles), ["-" * width for width in widths], *cells]:
+    for row in [titles, ["-" * width for width in widths], *cells]:
         padded = (
             cell.rjust(width) if right else cell.ljust(width)
             for cell, width, right in zip(row, widths, numeric, strict=True)
@@ -74,13 +107,3 @@ def _is_number(text: str) -> bool:
 def when(at: float) -> str:
     """A moment in local time."""
     return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(at))
-
-
-def size_text(count: int) -> str:
-    """Bytes in the unit that fits."""
-    amount = float(count)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"
