@@ -6,11 +6,11 @@ from typing import Any
 
 from simulated_bugs import COPYING, LEARNING, PASSING, SELDOM_SAVED, Patch, RareBug
 
-from holdfast.controller.keeping import KeeperEdge
+from holdfast.controller.checkpoint_jobs import CheckpointJobEdge
 from holdfast.controller.loop import Controller
-from holdfast.controller.spools import Spools
+from holdfast.controller.spool_reader import Spools
 from holdfast.controller.watches import Watches
-from holdfast.core import decide, plan, resuming, transitions, wishes
+from holdfast.core import decide, plan, requests, resuming, transitions
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.policies import Verdict
@@ -19,10 +19,10 @@ from holdfast.core.turn import Turn
 from holdfast.journal import epoch
 from holdfast.journal.log import Journal
 from holdfast.schedulers.view import ExperimentView
-from holdfast.testing import driver
+from holdfast.testing import fake_driver
 from holdfast.testing.chaos import Moment
-from holdfast.testing.driver import SimDriver
-from holdfast.testing.store import MemoryStore
+from holdfast.testing.checkpoint_store import CheckpointStore
+from holdfast.testing.fake_driver import SimDriver
 
 
 def silence_while_the_driver_was_away(patch: Patch) -> None:
@@ -35,7 +35,7 @@ def silence_while_waiting_for_space(patch: Patch) -> None:
 
     def stalled(self: Any, state: Any, at: float) -> list[ob.Observation]:
         limit = self._stall_timeout_s
-        if limit is None or state.session.draining:
+        if limit is None or state.driver.draining:
             return []
         silent = {n: at - self._heard.get(n, at) for n in state.running}
         return [ob.StalledAttempt(n, state.trials[n].attempt, s) for n, s in silent.items() if s > limit]
@@ -52,14 +52,14 @@ def one_deletion_twice(patch: Patch) -> None:
             self._jobs[type(job), job.n, job.index] = job
             self._workers.submit(job)
 
-    patch.setattr(KeeperEdge, "submit", submit)
+    patch.setattr(CheckpointJobEdge, "submit", submit)
 
 
 def releasing_on_a_full_disk(patch: Patch) -> None:
     """A finished driver failed because the mark of its release, which nobody needs, found no space."""
 
-    def release(root: Any, claim: Any, *, disk: Any) -> None:
-        disk.create_exclusive(f"{root}/.holdfast/epochs/{claim.epoch:08d}.released", b"")
+    def release(root: Any, claim: Any, *, end: bytes = b"", disk: Any) -> None:
+        disk.create_exclusive(f"{root}/.holdfast/epochs/{claim.epoch:08d}.released", end)
 
     patch.setattr(epoch, "release", release)
 
@@ -69,7 +69,7 @@ def trying_again_after_the_stop(patch: Patch) -> None:
 
     def raised(turn: Turn, o: ob.Raised) -> None:
         trial = decide._current(turn, o)
-        if trial is None or trial.verdict or turn.state.session.draining or not turn.state.stopping:
+        if trial is None or trial.verdict or turn.state.driver.draining or not turn.state.stopping:
             now(turn, o)
         else:
             decide._fail(turn, trial, ev.Cause.EXCEPTION, o.error)
@@ -107,11 +107,11 @@ def a_new_trial_after_the_stop(patch: Patch) -> None:
 def pausing_after_the_stop(patch: Patch) -> None:
     """A trial that was told to pause just before the experiment was stopped was paused, and ran once more."""
 
-    def unwound(turn: Turn, trial: Any, cause: str, detail: str) -> None:
+    def unwound(turn: Turn, trial: Any, cause: str, detail: str, worker: int = 0) -> None:
         if trial.verdict == Verdict.PAUSE:
             turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt))
         else:
-            now(turn, trial, cause, detail)
+            now(turn, trial, cause, detail, worker)
 
     now = decide._unwound
     patch.setattr(decide, "_unwound", unwound)
@@ -136,8 +136,8 @@ def sweeping_before_writing(patch: Patch) -> None:
 
 def sweeping_the_stages_of_later_attempts(patch: Patch) -> None:
     """A driver that was taken over removed the stages of attempts that it had never heard of."""
-    now = MemoryStore.sweep
-    patch.setattr(MemoryStore, "sweep", lambda self, home, keep, up_to: now(self, home, keep, 10**9))
+    now = CheckpointStore.sweep
+    patch.setattr(CheckpointStore, "sweep", lambda self, home, keep, up_to: now(self, home, keep, 10**9))
 
 
 def forgetting_what_a_commit_made_obsolete(patch: Patch) -> None:
@@ -173,7 +173,7 @@ def a_not_now_that_is_no_longer_true(patch: Patch) -> None:
     """A searcher had said "not now", was told more, and was given up before it could answer to that."""
 
     def not_yet(turn: Turn, o: ob.NotYet) -> None:
-        turn.state.session.search_waits = True
+        turn.state.driver.search_waits = True
 
     patch.setitem(decide._HANDLERS, ob.NotYet, not_yet)
 
@@ -184,7 +184,7 @@ def a_searcher_that_waits_for_ever(patch: Patch) -> None:
 
 
 def steps_of_a_copy_that_nobody_judged(patch: Patch) -> None:
-    """A trial that became a copy while it repeated steps went on unseen until it had as many as before."""
+    """A trial that became a copy while it repeated steps continued unseen until it had as many as before."""
 
     def reconfigured(state: Any, event: Any, retention: Any) -> None:
         judged = state.trials[event.n].judged
@@ -197,12 +197,12 @@ def steps_of_a_copy_that_nobody_judged(patch: Patch) -> None:
 
 def what_a_copy_left_behind(patch: Patch) -> None:
     """When a copy became one of another trial, or was restarted, the first donor's checkpoint stayed for ever."""
-    patch.setattr(wishes, "drop_released", lambda turn, origin: None)
+    patch.setattr(requests, "drop_released", lambda turn, origin: None)
     patch.setattr(resuming, "drop_released", lambda turn, origin: None)
 
 
 def an_origin_that_was_released_too_early(patch: Patch) -> None:
-    """A copy whose own checkpoint turned out to be damaged, or that ran again, went on from one that nobody held."""
+    """A copy whose own checkpoint turned out to be damaged, or that ran again, continued from one that nobody held."""
 
     def hold(state: Any, trial: Any, *, needed: bool = True) -> None:
         if trial.origin_held or trial.origin not in released:
@@ -228,7 +228,7 @@ def what_ran_ahead_in_an_attempt_that_never_was(patch: Patch) -> None:
             journal.flush()
             spools.forget(ours)
 
-    patch.setattr(driver, "hear_spools", hear)
+    patch.setattr(fake_driver, "hear_spools", hear)
 
 
 STOPPED_SOON = {"stop_at": 0, "stop_after_good": 99, "stop_all_after": 12, "time_budget_s": None, "pause_at": 0}

@@ -22,14 +22,14 @@ from holdfast.core.state import State, Status, Stored
 from holdfast.core.turn import Turn
 from holdfast.journal.log import Journal
 from holdfast.journal.segment_writer import SegmentWriter
-from holdfast.schedulers.desk import SchedulerDesk
-from holdfast.search.desk import Script, SearcherDesk
-from holdfast.testing import driver as sim_driver
+from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
+from holdfast.search.replayable import ReplayableSearcher, Script
+from holdfast.testing import fake_driver as sim_driver
 from holdfast.testing.chaos import Moment
-from holdfast.testing.hosts import MemorySpools, World
+from holdfast.testing.fake_world import MemorySpools, World
 from holdfast.testing.scenario import FaultBudget
 from holdfast.testing.simulate import Simulation
-from holdfast.trainable.ahead import Owner
+from holdfast.trainable.spool_writer import SpoolOwner
 
 Patch = pytest.MonkeyPatch
 
@@ -109,7 +109,7 @@ def deleting_before_the_intent_is_durable(patch: Patch) -> None:
 
     def carry(self: Any, command: Any) -> None:
         if isinstance(command, cmd.Commit | cmd.Delete):
-            self.edges.keeper.submit(command)
+            self.edges.jobs.submit(command)
         else:
             carry_out(self, command)
 
@@ -150,7 +150,7 @@ def retention_that_forgets_the_latest(patch: Patch) -> None:
 def from_scratch_when_the_newest_is_damaged(patch: Patch) -> None:
     """A damaged newest checkpoint means no checkpoint."""
     patch.setattr(plan, "_all_damaged", lambda turn, trial: None)
-    start = plan._start
+    start = plan.start
 
     def start_anyway(turn: Turn, trial: Any) -> None:
         if not trial.staging and any(record.stored == Stored.BAD for record in trial.checkpoints):
@@ -159,7 +159,7 @@ def from_scratch_when_the_newest_is_damaged(patch: Patch) -> None:
         else:
             start(turn, trial)
 
-    patch.setattr(plan, "_start", start_anyway)
+    patch.setattr(plan, "start", start_anyway)
 
 
 def starting_from_unverified_checkpoints(patch: Patch) -> None:
@@ -168,7 +168,7 @@ def starting_from_unverified_checkpoints(patch: Patch) -> None:
 
     def schedule_believing(turn: Turn) -> None:
         state = turn.state
-        state.session.verified |= {(t.n, r.index) for t in state.trials for r in t.committed()}
+        state.driver.verified |= {(t.n, r.index) for t in state.trials for r in t.committed()}
         schedule(turn)
 
     patch.setattr(decide, "schedule", schedule_believing)
@@ -234,11 +234,11 @@ def one_failure_too_many(patch: Patch) -> None:
     """The budget is off by one."""
     fail = decide._fail
 
-    def lenient(turn: Turn, trial: Any, cause: str, error: Any, *, retry: bool = True) -> None:
+    def lenient(turn: Turn, trial: Any, cause: str, error: Any, retry: bool = True, worker: int = 0) -> None:
         if retry and trial.failures == turn.policies.rules.max_failures:
             turn.add(ev.AttemptFailed(turn.at, trial.n, trial.attempt, cause, error))
         else:
-            fail(turn, trial, cause, error, retry=retry)
+            fail(turn, trial, cause, error, retry, worker)
 
     patch.setattr(decide, "_fail", lenient)
 
@@ -268,7 +268,7 @@ def leaving_before_the_commit(patch: Patch) -> None:
     """Finished means that all trials ended, whatever is still staged."""
 
     def finished(state: Any) -> bool:
-        waiting = state.pending or state.paused or state.running or state.session.parked
+        waiting = state.pending or state.paused or state.running or state.driver.parked
         return bool(state.search_ended) and not waiting
 
     patch.setattr(loop, "finished", finished)
@@ -288,32 +288,32 @@ def chatting(patch: Patch) -> None:
 # --- schedulers, copies and searchers
 
 
-def wishes_forgotten_at_restart(patch: Patch) -> None:
+def requests_forgotten_at_restart(patch: Patch) -> None:
     """A scheduler's memory is stored, and what it still wished for is not."""
-    set_state = SchedulerDesk.set_state
+    set_state = SchedulerAdapter.set_state
 
     def forget(self: Any, state: bytes) -> None:
         set_state(self, state)
-        self._view.wishes.clear()
+        self._view.requests.clear()
 
-    patch.setattr(SchedulerDesk, "set_state", forget)
+    patch.setattr(SchedulerAdapter, "set_state", forget)
 
 
 def a_scheduler_that_starts_anew(patch: Patch) -> None:
     """What a scheduler knew is not told to it again after a restart."""
-    patch.setattr(SchedulerDesk, "before", lambda self, state, event: None)
+    patch.setattr(SchedulerAdapter, "before", lambda self, state, event: None)
 
 
 def a_scheduler_that_is_told_twice(patch: Patch) -> None:
     """Trials that have ended are told once more when the experiment is opened."""
-    after = SchedulerDesk.after
+    after = SchedulerAdapter.after
 
     def twice(self: Any, state: Any, event: Any) -> None:
         after(self, state, event)
         if isinstance(event, ev.TrialTerminated):
             after(self, state, event)
 
-    patch.setattr(SchedulerDesk, "after", twice)
+    patch.setattr(SchedulerAdapter, "after", twice)
 
 
 def a_step_that_is_judged_again(patch: Patch) -> None:
@@ -331,7 +331,7 @@ def a_step_that_is_judged_again(patch: Patch) -> None:
 
 
 def an_origin_that_nobody_holds(patch: Patch) -> None:
-    """The checkpoint that a copy goes on from may be dropped at any time."""
+    """The checkpoint that a copy continues from may be dropped at any time."""
     patch.setattr(transitions, "_hold_origin", lambda state, trial, needed=True: None)
 
 
@@ -364,18 +364,20 @@ def a_searcher_that_hears_of_repeated_steps(patch: Patch) -> None:
 
 def a_searcher_that_is_told_twice(patch: Patch) -> None:
     """What came after a searcher's memory was stored is told to it once too often."""
-    set_state = SearcherDesk.set_state
+    set_state = ReplayableSearcher.set_state
 
     def twice(self: Any, state: bytes, created: int, later: list[Any]) -> None:
         set_state(self, state, created, [*later, *later])
 
-    patch.setattr(SearcherDesk, "set_state", twice)
+    patch.setattr(ReplayableSearcher, "set_state", twice)
 
 
 def a_searcher_that_is_not_told(patch: Patch) -> None:
     """What came after a searcher's memory was stored is forgotten."""
-    set_state = SearcherDesk.set_state
-    patch.setattr(SearcherDesk, "set_state", lambda self, state, created, later: set_state(self, state, created, []))
+    set_state = ReplayableSearcher.set_state
+    patch.setattr(
+        ReplayableSearcher, "set_state", lambda self, state, created, later: set_state(self, state, created, [])
+    )
 
 
 def a_driver_that_does_not_hear_what_ran_ahead(patch: Patch) -> None:
@@ -385,7 +387,7 @@ def a_driver_that_does_not_hear_what_ran_ahead(patch: Patch) -> None:
 def forgetting_what_ran_ahead_before_it_is_journaled(patch: Patch) -> None:
     read = MemorySpools.read
 
-    def read_and_forget(self: MemorySpools, owner: Owner, after: int) -> list[ob.Report]:
+    def read_and_forget(self: MemorySpools, owner: SpoolOwner, after: int) -> list[ob.Report]:
         found = read(self, owner, after)
         self.forget([owner])
         return found
@@ -394,7 +396,7 @@ def forgetting_what_ran_ahead_before_it_is_journaled(patch: Patch) -> None:
 
 
 def workers_that_outlive_their_driver(patch: Patch) -> None:
-    """They go on reporting ahead when the next driver has read what they left."""
+    """They continue reporting ahead when the next driver has read what they left."""
     patch.setattr(World, "end_all_but", lambda self, engine: None)
 
 
@@ -458,7 +460,7 @@ PLANTED: dict[str, Bug | RareBug] = {
         Bug(leaving_before_the_commit, ("I3", "I9"), 50),
         Bug(chatting, ("I10",), 20),
         RareBug(
-            wishes_forgotten_at_restart,
+            requests_forgotten_at_restart,
             ("I5",),
             80,
             {"driver_kills": 6},

@@ -11,8 +11,8 @@ from holdfast.schedulers.view import ExperimentView
 from holdfast.testing.audit import Audit
 from holdfast.testing.fake_search import TellTale
 from holdfast.testing.ledger import Sent, Violation
-from holdfast.testing.roster import CopyingScheduler
 from holdfast.testing.scenario import FaultBudget
+from holdfast.testing.schedulers_under_test import CopyingScheduler
 from holdfast.testing.simulate import Simulation
 
 

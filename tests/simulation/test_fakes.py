@@ -4,14 +4,15 @@ import errno
 
 import pytest
 
+from holdfast.testing.checkpoint_store import CheckpointStore
 from holdfast.testing.disk import DiskView, Killed, MemoryDisk
 from holdfast.testing.engine import FakeEngine
 from holdfast.testing.engine_contract import CHECKS
+from holdfast.testing.fake_trials import scripted
 from holdfast.testing.ledger import Weights
-from holdfast.testing.programs import scripted
 from holdfast.testing.simulate import main
-from holdfast.testing.store import MemoryStore
 from holdfast.testing.timeline import FakeClock, Timeline
+from holdfast.trainable.worker_messages import Run
 
 NOTHING = 0
 
@@ -103,8 +104,9 @@ def test_a_replaced_file_is_the_old_or_the_new_one_after_a_power_cut():
 
 
 def test_a_stage_that_nobody_synced_is_lost_with_the_power():
-    store = MemoryStore()
-    name = store.stage("/t0", 1, Weights(0, 1, 1))
+    store = CheckpointStore()
+    run = Run(n=0, attempt=1, trial_id="a", trial_name="a", trial_dir="t0", tag="", config={})
+    name = store.stage("/t0", run, Weights(0, 1, 1))
     store.power_cut(keep_nothing)
     assert store.stages == {}
     assert name in store.lost_stages

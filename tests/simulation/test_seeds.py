@@ -9,8 +9,8 @@ import pytest
 
 from holdfast.journal import segment_writer
 from holdfast.testing.fake_search import SEARCHERS
-from holdfast.testing.roster import ROSTER
 from holdfast.testing.scenario import FaultBudget
+from holdfast.testing.schedulers_under_test import ROSTER
 from holdfast.testing.simulate import Simulation, repeat_line, with_policies
 
 FAST = [range(start, start + 50) for start in range(0, 200, 50)]

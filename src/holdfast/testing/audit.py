@@ -3,7 +3,7 @@
 A second, much simpler bookkeeping of trials, rows, checkpoints and budgets, which shares no code with the core: all it
 knows are the journal's records, the ledger of the fake workers and the fake store. ``Violation`` names the invariant.
 
-Owns I1, I2, I3 (see ``audit_checkpoints``), I5 (see also ``retelling``), I6, I8 and I10 as far as the journal shows
+Owns I1, I2, I3 (see ``audit_checkpoints``), I5 (see also ``replay_check``), I6, I8 and I10 as far as the journal shows
 them.
 """
 
@@ -16,14 +16,14 @@ from typing import Any
 from holdfast.core import events as ev
 from holdfast.core.events import Cause
 from holdfast.core.plan import WAITS_IN_VAIN
-from holdfast.search.desk import FINISHED
-from holdfast.testing.accounts import Account, Kept, Origin, Row, Training, start_of
+from holdfast.search.replayable import FINISHED
 from holdfast.testing.audit_checkpoints import CheckpointAudit
+from holdfast.testing.checkpoint_store import CheckpointStore
+from holdfast.testing.fake_policies import PAUSES, is_good
 from holdfast.testing.journal_bytes import Entry
 from holdfast.testing.ledger import Ledger, Violation
-from holdfast.testing.policies import PAUSES, is_good
 from holdfast.testing.scenario import Scenario
-from holdfast.testing.store import MemoryStore
+from holdfast.testing.shadow_state import Account, Kept, Origin, ShadowRow, TrainingProgress, start_of
 
 TOLERANCE_S = 1e-3
 
@@ -42,14 +42,14 @@ class Audit(CheckpointAudit):
         store: What the store knows.
     """
 
-    def __init__(self, scenario: Scenario, ledger: Ledger, store: MemoryStore) -> None:
+    def __init__(self, scenario: Scenario, ledger: Ledger, store: CheckpointStore) -> None:
         super().__init__(scenario, ledger, store)
         self.links: set[int] = set()
         self.stopping = ""
         self.workers: set[int] = set()  # of the current driver
         self.counts: dict[str, int] = {}
         self.scheduled: set[int] = set()
-        """Records whose verdict or reason only the scheduler can know; see ``retelling``."""
+        """Records whose verdict or reason only the scheduler can know; see ``replay_check``."""
         self.told: list[tuple[Any, ...]] = []
         """What a searcher must have heard, in order, apart from questions."""
         self._seq = 0
@@ -78,7 +78,8 @@ class Audit(CheckpointAudit):
                 raise Violation("I4", f"record {entry.seq} is older than the one before it")
             if entry.epoch < self._epoch:
                 raise Violation("I4", f"{event} was written by epoch {entry.epoch}, after epoch {self._epoch} began")
-            _CHECKS[type(event)](self, event)
+            check: Callable[[Any], None] = getattr(self, _CHECKS[type(event)])
+            check(event)
             self._at = event.at
         self._nothing_acknowledged_is_lost()
         self._cost_is_flat()
@@ -100,7 +101,7 @@ class Audit(CheckpointAudit):
         count = self.counts.get
         causes = (
             2 * count("Reported", 0)
-            + 5 * count("CheckpointStaged", 0)
+            + 7 * count("CheckpointStaged", 0)  # with it the backlog may become full, and ease
             + 5 * count("TrialStarted", 0)
             + 5 * count("TrialCreated", 0)
             + count("WorkerJoined", 0)
@@ -121,6 +122,7 @@ class Audit(CheckpointAudit):
             self._lived_s += self._at - self._epoch_at
         self._epoch, self._epoch_at = event.epoch, event.at
         self.workers.clear()
+        self.backlog_is_full = False
         self._failed_fast = False
         self._renewed = not self.trials
         self._statuses = [trial.status for trial in self.trials]
@@ -216,7 +218,7 @@ class Audit(CheckpointAudit):
         del trial.rows[rows:]
         trial.told_before = 0
         trial.time_total = 0.0 if kept is None else kept.time_total
-        trial.training = Training() if kept is None else kept.training
+        trial.training = TrainingProgress() if kept is None else kept.training
         trial.shown = None if kept is None else kept.metrics
         self._check_loaded(trial, kept)
 
@@ -230,7 +232,7 @@ class Audit(CheckpointAudit):
             raise Violation("I2", f"trial {trial.n} began with {life.start}, and {kept} holds {saved}")
 
     def _check_from_scratch(self, trial: Account, lost: dict[int, Kept]) -> None:
-        """Progress that was once committed is never given up; what never was may be, and a note says so."""
+        """TrainingProgress that was once committed is never given up; what never was may be, and a note says so."""
         if any(k.digest for k in lost.values()):
             raise Violation("I2", f"trial {trial.n} starts from scratch after its checkpoints were damaged")
         if lost.keys() - trial.given_up and trial.n not in self._noted:
@@ -272,8 +274,8 @@ class Audit(CheckpointAudit):
             raise Violation("I6", f"{event} comes from a worker that nobody knows")
         self.links.add(link)
         told = event.metrics.get("done") is not True and not self.stopping
-        trial.rows.append(Row(link, event.metrics, told))
-        trial.training = Training(sent.step, link, iteration + 1)
+        trial.rows.append(ShadowRow(link, event.metrics, told))
+        trial.training = TrainingProgress(sent.step, link, iteration + 1)
         trial.shown = event.metrics
         trial.time_total += event.dt
         if self.scenario.stop_all_after and self._rows_told() < self.scenario.stop_all_after:
@@ -285,7 +287,7 @@ class Audit(CheckpointAudit):
         trial.verdict, trial.why = event.verdict, event.why
 
     def _check_verdict(self, trial: Account, event: ev.Reported) -> None:
-        """What was said is what rules that were never interrupted would have said; see ``retelling`` for schedulers."""
+        """What was said is what rules that were never interrupted would have said; schedulers: see ``replay_check``."""
         scenario, again = self.scenario, len(trial.rows) <= trial.judged
         if not again:
             self.told.append(("result", trial.n, trial.training.link))
@@ -398,7 +400,7 @@ class Audit(CheckpointAudit):
             trial.told_before += sum(row.told for row in trial.rows)
             trial.rows.clear()
             trial.floor = trial.next_index
-            trial.origin, trial.judged, trial.shown, trial.training = None, 0, None, Training()
+            trial.origin, trial.judged, trial.shown, trial.training = None, 0, None, TrainingProgress()
 
     # --- failures
 
@@ -466,31 +468,33 @@ def _cpus(request: dict[str, float] | None) -> float:
     return 1.0 if request is None else request.get("CPU", 0.0)
 
 
-_CHECKS: dict[type, Callable[[Audit, Any], None]] = {
-    ev.EpochStarted: Audit.epoch,
-    ev.WorkerJoined: Audit.joined,
-    ev.TrialCreated: Audit.created,
-    ev.TrialStarted: Audit.started,
-    ev.Reported: Audit.reported,
-    ev.CheckpointStaged: Audit.staged,
-    ev.CheckpointCommitted: Audit.committed,
-    ev.CheckpointRejected: Audit.rejected,
-    ev.CheckpointsDropped: Audit.drop,
-    ev.CheckpointsDeleted: Audit.deleted,
-    ev.TrialPaused: Audit.paused,
-    ev.TrialResumed: Audit.resumed,
-    ev.TrialReconfigured: Audit.reconfigured,
-    ev.TrialResized: Audit.resized,
-    ev.StoodStill: Audit.stood_still,
-    ev.SearchAsked: Audit.search_asked,
-    ev.AttemptFailed: Audit.failed,
-    ev.AttemptInterrupted: Audit.interrupted,
-    ev.TrialErrored: Audit.errored,
-    ev.TrialTerminated: Audit.terminated,
-    ev.TrialRequeued: Audit.requeued,
-    ev.BudgetRenewed: Audit.budget_renewed,
-    ev.SearchEnded: Audit.search_ended,
-    ev.SearchReopened: Audit.search_reopened,
-    ev.Noted: Audit.noted,
-    ev.DriverStopped: Audit.stopped,
+_CHECKS: dict[type, str] = {
+    ev.EpochStarted: "epoch",
+    ev.WorkerJoined: "joined",
+    ev.TrialCreated: "created",
+    ev.TrialStarted: "started",
+    ev.Reported: "reported",
+    ev.CheckpointStaged: "staged",
+    ev.CheckpointCommitted: "committed",
+    ev.CheckpointRejected: "rejected",
+    ev.CheckpointsDropped: "drop",
+    ev.CheckpointsDeleted: "deleted",
+    ev.TrialPaused: "paused",
+    ev.TrialResumed: "resumed",
+    ev.TrialReconfigured: "reconfigured",
+    ev.TrialResized: "resized",
+    ev.StoodStill: "stood_still",
+    ev.BacklogFilled: "backlog_filled",
+    ev.BacklogEased: "backlog_eased",
+    ev.SearchAsked: "search_asked",
+    ev.AttemptFailed: "failed",
+    ev.AttemptInterrupted: "interrupted",
+    ev.TrialErrored: "errored",
+    ev.TrialTerminated: "terminated",
+    ev.TrialRequeued: "requeued",
+    ev.BudgetRenewed: "budget_renewed",
+    ev.SearchEnded: "search_ended",
+    ev.SearchReopened: "search_reopened",
+    ev.Noted: "noted",
+    ev.DriverStopped: "stopped",
 }

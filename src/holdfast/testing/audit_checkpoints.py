@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core import events as ev
-from holdfast.testing.accounts import Account, Kept, why_needed
+from holdfast.testing.checkpoint_store import CheckpointStore
 from holdfast.testing.ledger import Ledger, Violation
 from holdfast.testing.scenario import Scenario
-from holdfast.testing.store import MemoryStore
+from holdfast.testing.shadow_state import Account, Kept, why_needed
+
+PER_SLOT = 6
+"""Checkpoints that trials in one slot may add to a backlog that is full."""
 
 
 class CheckpointAudit:
@@ -20,12 +23,13 @@ class CheckpointAudit:
         store: What the store knows.
     """
 
-    def __init__(self, scenario: Scenario, ledger: Ledger, store: MemoryStore) -> None:
+    def __init__(self, scenario: Scenario, ledger: Ledger, store: CheckpointStore) -> None:
         self.scenario = scenario
         self.ledger = ledger
         self.store = store
         self.trials: list[Account] = []
         self.stages: set[str] = set()
+        self.backlog_is_full = False
 
     def staged(self, event: ev.CheckpointStaged) -> None:
         trial = self._current(event)
@@ -40,6 +44,44 @@ class CheckpointAudit:
         trial.kept[event.index] = Kept(
             event.index, event.sealed, len(trial.rows), last.metrics, trial.time_total, trial.attempt, trial.training
         )
+        self._check_bound(event)
+
+    def _waiting(self) -> list[int]:
+        """The trial of each checkpoint that is not committed yet."""
+        return [trial.n for trial in self.trials for kept in trial.kept.values() if kept.stored == "staged"]
+
+    def _check_bound(self, event: ev.CheckpointStaged) -> None:
+        """The backlog has a limit, over which the trial in each slot may have some.
+
+        One that it may always have, the one that it waits with, and one each that it does not wait with, because it was
+        asked for or is the last; and so may the trial that was in the slot before.
+        """
+        limit = self.scenario.max_backlog_bytes
+        if limit is None:
+            return
+        waiting = self._waiting()
+        if event.bytes * len(waiting) > limit + event.bytes * PER_SLOT * int(self.scenario.cpus):
+            raise Violation("backlog", f"{event} is number {len(waiting)} in the backlog, the limit is {limit} bytes")
+
+    def backlog_filled(self, event: ev.BacklogFilled) -> None:
+        """More waits than may, and somebody waits because of it who had saved one before."""
+        waiting, limit = self._waiting(), self.scenario.max_backlog_bytes
+        crowded = any(waiting.count(n) > 1 for n in waiting if self.trials[n].status == "RUNNING")
+        if limit is None or event.limit != limit or event.bytes <= limit or self.backlog_is_full or not crowded:
+            raise Violation("backlog", f"{event} with {len(waiting)} that wait, and a limit of {limit}")
+        self._check_told(event)
+        self.backlog_is_full = True
+
+    def backlog_eased(self, event: ev.BacklogEased) -> None:
+        limit = self.scenario.max_backlog_bytes
+        if limit is None or event.bytes > limit or not self.backlog_is_full:
+            raise Violation("backlog", f"{event}, and the limit is {limit}")
+        self._check_told(event)
+        self.backlog_is_full = False
+
+    def _check_told(self, event: ev.BacklogFilled | ev.BacklogEased) -> None:
+        if event.checkpoints != len(self._waiting()):
+            raise Violation("backlog", f"{event}, and {len(self._waiting())} wait")
 
     def committed(self, event: ev.CheckpointCommitted) -> None:
         kept = self._kept(event.n, event.index, "staged")

@@ -16,10 +16,10 @@ from holdfast.controller.opening import open_state
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.journal.snapshot import Snapshot, SnapshotStore
-from holdfast.testing.accounts import Account, is_obsolete
 from holdfast.testing.audit import Audit
 from holdfast.testing.disk import DiskView, MemoryDisk
 from holdfast.testing.ledger import Violation
+from holdfast.testing.shadow_state import Account, is_obsolete
 
 _encode = msgspec.msgpack.Encoder().encode
 
@@ -35,10 +35,12 @@ def durable_fields(state: State) -> dict[str, Any]:
         "trials": [_encode(trial) for trial in state.trials],
         "by_id": state.by_id,
         "counts": state.counts,
-        "pending": {*state.pending, *state.session.parked},
+        "pending": {*state.pending, *state.driver.parked},
         "paused": set(state.paused),
         "running": set(state.running),
         "staged": set(state.staged),
+        "staged_bytes": state.staged_bytes,
+        "full": (state.full_since, state.full_limit),
         "dropping": set(state.dropping),
         "holds": state.holds,
         "overall": state.overall,
@@ -54,7 +56,7 @@ def durable_fields(state: State) -> dict[str, Any]:
         "any_checkpoint": state.any_checkpoint,
         "epoch": (state.epoch, state.epoch_at, state.last_at, state.lived_s),
         "stopped": state.stopped,
-        "used": {name: amount for name, amount in state.session.used.items() if amount},
+        "used": {name: amount for name, amount in state.driver.used.items() if amount},
     }
 
 
@@ -101,7 +103,7 @@ def durable_copy(disk: MemoryDisk) -> MemoryDisk:
 def check_claims(root: str, disk: MemoryDisk, retention: Retention, state: State) -> None:
     """A driver has left in order: all of its state must survive a power cut right now (I9)."""
     # A driver that was told to end may leave a stage behind once its grace is over, and never otherwise.
-    if state.running or (state.staged and not (state.session.draining and state.session.grace_over)):
+    if state.running or (state.staged and not (state.driver.draining and state.driver.grace_over)):
         raise Violation("I9", f"a driver has left with {state.staged} uncommitted and {state.running} running")
     try:
         same_state(state, refold(root, durable_copy(disk), retention), "what the driver claims, and what is durable")
@@ -113,7 +115,7 @@ def check_over(audit: Audit, state: State, checkpoints: Mapping[str, Any], root:
     """What must hold when a story is over and nothing goes wrong any more."""
     if len(audit.trials) != len(state.trials):
         raise Violation("I5", f"{len(state.trials)} trials, {len(audit.trials)} in the journal")
-    if state.pending or state.paused or state.running or state.session.parked or not state.search_ended:
+    if state.pending or state.paused or state.running or state.driver.parked or not state.search_ended:
         raise Violation("liveness", f"the story is over with {state.counts} and the search {state.search_ended!r}")
     failures = audit.counts.get("AttemptFailed", 0) + audit.counts.get("TrialErrored", 0)
     if (state.reports, state.total_failures) != (audit.counts.get("Reported", 0), failures):
@@ -135,7 +137,7 @@ def check_over(audit: Audit, state: State, checkpoints: Mapping[str, Any], root:
 
 def _check_directories(audit: Audit, state: State, checkpoints: Mapping[str, Any], root: str) -> None:
     """Every checkpoint that the journal knows is there, and none that it has deleted."""
-    undeleted = state.session.undeleted
+    undeleted = state.driver.undeleted
     needed = {other.depends for other in audit.trials}
     for account in audit.trials:
         for kept in account.kept.values():
@@ -161,7 +163,7 @@ def _check_directories(audit: Audit, state: State, checkpoints: Mapping[str, Any
 
 
 def _check_number(account: Account, audit: Audit) -> None:
-    """Retention keeps no more than it was asked to, the latest, and what others go on from."""
+    """Retention keeps no more than it was asked to, the latest, and what others continue from."""
     rule = audit.scenario.retention
     for kept in account.usable():
         if is_obsolete(rule, audit.trials, account, kept):

@@ -26,7 +26,7 @@ from holdfast.core.observations import (
     WorkerMessage,
 )
 from holdfast.testing.timeline import Timeline
-from holdfast.trainable.messages import Decision, Run, Setup
+from holdfast.trainable.worker_messages import Decision, Run, Setup
 
 LATENCY_S = 0.001
 APART_S = 1e-9  # so that rounding does not let a message overtake another
@@ -48,14 +48,14 @@ class Ask(NamedTuple):
 
 
 class Ahead(NamedTuple):
-    """The program reports what it keeps itself, and goes on."""
+    """The program reports what it keeps itself, and continues."""
 
     metrics: dict[str, Any]
     dt: float
 
 
 class Tell(NamedTuple):
-    """The program sends a message and goes on."""
+    """The program sends a message and continues."""
 
     message: WorkerMessage
 
@@ -71,14 +71,14 @@ class Hang(NamedTuple):
     """Nothing more happens."""
 
 
-Wish = Union[Sleep, Ask, Ahead, Tell, Die, Hang]
-Program = Generator[Wish, Any, Union[Returned, Stopped, Raised]]
+SchedulerRequest = Union[Sleep, Ask, Ahead, Tell, Die, Hang]
+Program = Generator[SchedulerRequest, Any, Union[Returned, Stopped, Raised]]
 
 
 class EngineHost(Protocol):
     """The driver process of an engine, and the network between it and its workers."""
 
-    def program(self, process: Process) -> Program:
+    def program(self, process: FakeProcess) -> Program:
         """What an attempt does."""
 
     def step(self, action: str) -> None:
@@ -96,26 +96,26 @@ class EngineHost(Protocol):
     def polled(self, observations: Sequence[Observation]) -> None:
         """The driver is given these."""
 
-    def launched(self, process: Process) -> None:
+    def launched(self, process: FakeProcess) -> None:
         """An attempt was launched."""
 
-    def answered(self, process: Process, decision: Decision) -> None:
+    def answered(self, process: FakeProcess, decision: Decision) -> None:
         """The driver has answered an attempt."""
 
-    def heard(self, process: Process, decision: Decision) -> None:
+    def heard(self, process: FakeProcess, decision: Decision) -> None:
         """The attempt has received the answer to its last report."""
 
-    def keeps(self, process: Process, report: Report) -> None:
+    def keeps(self, process: FakeProcess, report: Report) -> None:
         """The attempt keeps a report that it sends ahead."""
 
-    def arrived_ahead(self, process: Process) -> None:
+    def arrived_ahead(self, process: FakeProcess) -> None:
         """The attempt has heard that all it has sent ahead has arrived."""
 
-    def ended(self, process: Process, how: str) -> None:
+    def ended(self, process: FakeProcess, how: str) -> None:
         """A process is gone, or has said that its attempt is over."""
 
 
-class Process:
+class FakeProcess:
     """One attempt.
 
     Attributes:
@@ -127,7 +127,7 @@ class Process:
         asking: The report whose answer it waits for.
         ahead: How many reports may be unanswered.
         answered: The last report that it has heard an answer to.
-        told: An answer to one that it did not wait for, if that says anything but "go on".
+        told: An answer to one that it did not wait for, if that says anything but "continue".
         kept: What it has sent ahead.
     """
 
@@ -173,7 +173,7 @@ class FakeEngine:
         self._launched: dict[int, int] = {}
         self._idle: list[int] = []
         self._next_worker = 0
-        self.processes: dict[tuple[int, int], Process] = {}
+        self.processes: dict[tuple[int, int], FakeProcess] = {}
 
     # --- the protocol
 
@@ -187,7 +187,7 @@ class FakeEngine:
         if self._closed or run.attempt <= self._launched.get(run.n, -1):
             return
         self._launched[run.n] = run.attempt
-        process = Process(run, self._take_worker())
+        process = FakeProcess(run, self._take_worker())
         self.processes[process.key] = process
         self._host.launched(process)
         process.program = self._host.program(process)
@@ -250,7 +250,7 @@ class FakeEngine:
     def _is_awake(self) -> bool:
         return bool(self._inbox) or self._woken
 
-    def _live(self, n: int, attempt: int) -> Process | None:
+    def _live(self, n: int, attempt: int) -> FakeProcess | None:
         process = self.processes.get((n, attempt))
         return process if process is not None and process.alive else None
 
@@ -262,7 +262,7 @@ class FakeEngine:
         self._timeline.later(0.0, lambda: self._arrived(Joined(worker, "host", "10.0.0.1", 100 + worker)))
         return worker
 
-    def _go_on(self, process: Process, value: Any) -> None:
+    def _go_on(self, process: FakeProcess, value: Any) -> None:
         """Run the program until it has to wait."""
         while process.alive and process.program is not None:
             try:
@@ -297,12 +297,12 @@ class FakeEngine:
                 case Hang():
                     return
 
-    def _ask(self, process: Process, report: Report) -> None:
+    def _ask(self, process: FakeProcess, report: Report) -> None:
         if process.alive and process.asking is report:
             self._send(process, report)
             self._timeline.later(RESEND_S, lambda: self._ask(process, report))
 
-    def _hear(self, process: Process, decision: Decision) -> None:
+    def _hear(self, process: FakeProcess, decision: Decision) -> None:
         if not process.alive:
             return
         asked = process.asking
@@ -320,28 +320,28 @@ class FakeEngine:
             self._host.heard(process, decision)
         self._go_on(process, decision)
 
-    def _say_end(self, process: Process, end: Returned | Stopped | Raised) -> None:
+    def _say_end(self, process: FakeProcess, end: Returned | Stopped | Raised) -> None:
         process.ended = True
         self._host.ended(process, type(end).__name__)
         self._send(process, end)
         process.alive = False
         self._idle.append(process.worker)
 
-    def _halted(self, process: Process) -> None:
+    def _halted(self, process: FakeProcess) -> None:
         if process.alive:
             self._die(process, Cause.SIGNAL, "ended at the driver's request")
 
-    def _die(self, process: Process, cause: str, detail: str) -> None:
+    def _die(self, process: FakeProcess, cause: str, detail: str) -> None:
         self._host.ended(process, "halted" if process.halting else cause)
         self._vanish(process)
         lost = self._host.lost_at_death(len(_unsafe(process)))
         if lost:
             process.lost = process.in_flight[-lost:]
-        end = Died(*process.key, cause, detail)
+        end = Died(*process.key, cause, detail, worker=process.worker)
         delay = max(process.arrives_at - self._timeline.now, 0.0) + LATENCY_S
         self._timeline.later(delay, lambda: self._arrived(end))
 
-    def _vanish(self, process: Process) -> None:
+    def _vanish(self, process: FakeProcess) -> None:
         if process.alive:
             process.alive = False
             if process.program is not None:
@@ -349,7 +349,7 @@ class FakeEngine:
 
     # --- messages
 
-    def _send(self, process: Process, message: WorkerMessage) -> None:
+    def _send(self, process: FakeProcess, message: WorkerMessage) -> None:
         now = self._timeline.now
         extra, copies = self._host.uplink(message)
         process.arrives_at = max(process.arrives_at + APART_S, now + LATENCY_S + extra)
@@ -359,7 +359,7 @@ class FakeEngine:
         for more in copies:
             self._timeline.later(delay + more, lambda: self._arrived(message))
 
-    def _deliver(self, process: Process, message: WorkerMessage) -> None:
+    def _deliver(self, process: FakeProcess, message: WorkerMessage) -> None:
         process.in_flight.remove(message)
         if not any(message is lost for lost in process.lost):
             self._arrived(message)
@@ -369,7 +369,7 @@ class FakeEngine:
             self._inbox.append(observation)
 
 
-def _unsafe(process: Process) -> list[WorkerMessage]:
+def _unsafe(process: FakeProcess) -> list[WorkerMessage]:
     """The last messages of a process, none of which it keeps itself: those may be lost when it dies."""
     messages = process.in_flight
     kept = [place for place, message in enumerate(messages, 1) if any(message is each for each in process.kept)]

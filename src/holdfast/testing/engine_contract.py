@@ -27,7 +27,7 @@ from holdfast.core.observations import (
     Stopped,
 )
 from holdfast.engines.base import Engine
-from holdfast.trainable.messages import Decision, Run, Setup
+from holdfast.trainable.worker_messages import Decision, Run, Setup
 
 MakeEngine = Callable[[], Engine]
 
@@ -38,7 +38,7 @@ _ENDS = (Returned, Stopped, Raised, Died)
 _T = TypeVar("_T")
 
 
-class Driver:
+class ContractDriver:
     """Drives one engine and keeps what it says.
 
     Attributes:
@@ -105,13 +105,13 @@ def make_setup(root: str, **fields: Any) -> Setup:
 
 
 @contextlib.contextmanager
-def driving(make: MakeEngine) -> Iterator[Driver]:
+def driving(make: MakeEngine) -> Iterator[ContractDriver]:
     """An open engine, closed at the end."""
     with tempfile.TemporaryDirectory() as root:
         engine = make()
         engine.open(make_setup(root))
         try:
-            yield Driver(engine)
+            yield ContractDriver(engine)
         finally:
             engine.close()
 

@@ -9,13 +9,13 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from holdfast.callbacks.rows import ResultBuilder
 from holdfast.search.concurrency_limiter import ConcurrencyLimiter
 from holdfast.search.dehb import DEHBSearch
-from holdfast.search.desk import Script, SearcherDesk
+from holdfast.search.replayable import ReplayableSearcher, Script
 from holdfast.search.searcher import Searcher, Suggestion, hears_results
 from holdfast.search.spaces import Filler
 from holdfast.space.naming import trial_id
+from holdfast.views.results import ResultBuilder
 
 PREFIX = "5eed5"
 WIDTHS = (16, 32, 64)
@@ -97,6 +97,6 @@ class FakeSearch:
         searcher = SEARCHERS[name](seed, samples - 1 if seed % 3 == 0 else samples + 1)
         searcher.set_search_properties("score", "max", space, seed=seed, num_samples=samples)
         self.hears_results = hears_results(searcher)
-        self.desk = SearcherDesk(searcher, lambda n: trial_id(PREFIX, n), samples)
+        self.adapter = ReplayableSearcher(searcher, lambda n: trial_id(PREFIX, n), samples)
         self.script = Script(results.last, with_results=self.hears_results)
         self.filler = Filler(space, name)

@@ -29,7 +29,7 @@ _WRITES = frozenset({"put", "create", "delete", "send", "replace"})
 _T = TypeVar("_T")
 
 
-class Request(NamedTuple):
+class StoreRequest(NamedTuple):
     """Something that the store was asked, whatever came of it.
 
     Attributes:
@@ -104,7 +104,7 @@ class MemoryStore:
             sleep: How slowness passes.
             honours_create: Whether `create` and `replace` keep what others have written.
         """
-        self.requests: list[Request] = []
+        self.requests: list[StoreRequest] = []
         self.faults: list[Fault] = []
         self.honours_create = honours_create
         self._url = url
@@ -251,7 +251,7 @@ class MemoryStore:
                 outcome = "taken" if result is False else "ok"
                 return result
             finally:
-                self.requests.append(Request(verb, keys[0] if keys else "", len(keys), at, outcome))
+                self.requests.append(StoreRequest(verb, keys[0] if keys else "", len(keys), at, outcome))
 
     def _hits(self, verb: Verb, keys: Sequence[str]) -> tuple[set[str], float]:
         kinds: set[str] = set()

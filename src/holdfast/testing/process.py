@@ -24,7 +24,7 @@ class Machine(Protocol):
         """The process is dead from now on."""
 
     def suspend(self, process: DriverProcess) -> None:
-        """The process stands still while others go on; returns when it is woken."""
+        """The process stands still while others continue; returns when it is woken."""
 
     def note(self, process: DriverProcess, *facts: object) -> None:
         """Something worth a line in the story."""
@@ -93,7 +93,7 @@ class DriverProcess:
             self._in_background = before
 
     def wake(self) -> None:
-        """Threads go on where they stood, as soon as the process waits for something."""
+        """Threads continue where they stood, as soon as the process waits for something."""
         self.suspended = False
         deferred, self._deferred = self._deferred, []
         for action, work in deferred:

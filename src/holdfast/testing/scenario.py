@@ -11,14 +11,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any, TypeVar
 
-from holdfast.callbacks.rows import ResultBuilder
 from holdfast.core.retention import Retention
 from holdfast.space import choice, uniform
 from holdfast.space.rng import Rng
 from holdfast.space.variants import VariantPlan
 from holdfast.testing.fake_search import SEARCHERS, FakeSearch
-from holdfast.testing.programs import Training
-from holdfast.testing.roster import NEED_EQUAL_TRIALS, NEED_THEIR_SEARCHER, ROSTER
+from holdfast.testing.fake_trials import FakeTraining
+from holdfast.testing.schedulers_under_test import NEED_EQUAL_TRIALS, NEED_THEIR_SEARCHER, ROSTER
+from holdfast.views.results import ResultBuilder
 
 T = TypeVar("T")
 SPACE = {"lr": uniform(0, 1), "width": choice([16, 32, 64])}
@@ -29,6 +29,8 @@ SCHEDULED = 0.4
 """Share of the stories that have a scheduler from the roster."""
 PASSING = 8
 """In one of so many stories nothing can tell a trial to stop."""
+BACKLOGS = (None, None, 0, 10, 25, 60)
+"""Bytes that may wait to be committed, by the seed; a checkpoint has ten."""
 LEARNING = 0.25
 """Share of the stories that have a searcher which learns."""
 
@@ -106,6 +108,11 @@ class Scenario:
     scheduler: str = ""  # of the roster; "": none
     searcher: str = ""  # of the roster; "": one that does not learn
 
+    @property
+    def max_backlog_bytes(self) -> int | None:
+        """How many bytes of checkpoints may wait to be committed; None: no limit."""
+        return BACKLOGS[self.seed % len(BACKLOGS)]
+
     def with_scheduler(self, name: str) -> Scenario:
         """The same story with a scheduler of the roster."""
         wide = self.wide_trials and name not in NEED_EQUAL_TRIALS
@@ -126,9 +133,9 @@ class Scenario:
         quiet = replace(quiet, stop_at=0, stop_after_good=0, stop_all_after=0, time_budget_s=None, durability="group")
         return replace(quiet, checkpoint_every=4 if quiet.checkpoint_every == 1 else quiet.checkpoint_every)
 
-    def training(self, n: int) -> Training:
+    def training(self, n: int) -> FakeTraining:
         """How trial ``n`` trains."""
-        return Training(
+        return FakeTraining(
             steps=self.steps[n % len(self.steps)],
             step_s=min(self.step_s, QUICK_S) if self.ahead else self.step_s,
             checkpoint_every=self.checkpoint_every,

@@ -3,7 +3,7 @@
 ``config["script"]`` is a list of steps, each a list of a word and its arguments:
 
     report METRICS     report, wait for the decision; a decision other than "go" ends the script as Stopped
-    await_save         wait for SaveSoon, then report {"saved": True}
+    await_save         wait for SaveRequest, then report {"saved": True}
     print TEXT         print a line
     raise TEXT         end as Raised
     exit CODE          end the process without a word
@@ -20,7 +20,7 @@ from typing import Any
 
 from holdfast.core.events import ErrorFacts
 from holdfast.core.observations import Raised, Report, Returned, Stopped
-from holdfast.trainable.messages import Channel, Decision, Quit, Run, SaveSoon, Setup
+from holdfast.trainable.worker_messages import Channel, Decision, Quit, Run, SaveRequest, Setup
 
 SCRIPTED_RUNNER = "holdfast.testing.scripted:run_attempts"
 
@@ -68,9 +68,9 @@ class _Attempt:
             message = self._channel.receive()
             if isinstance(message, Decision):
                 return message.go == "go"
-            self._save_soon |= isinstance(message, SaveSoon)
+            self._save_soon |= isinstance(message, SaveRequest)
 
     def _await_save(self) -> None:
         while not self._save_soon:
-            self._save_soon = isinstance(self._channel.receive(), SaveSoon)
+            self._save_soon = isinstance(self._channel.receive(), SaveRequest)
         self._report({"saved": True})

@@ -3,12 +3,12 @@
     python -m holdfast.testing.simulate --seed 7 --verbose
     python -m holdfast.testing.simulate --seed 7 --count 500 --scheduler pbt --searcher learning
 
-The core, the loop, the journal, snapshots, replay, the keeper's edge, the proposers and most schedulers (``roster``)
-are the real ones. The clock, the disk, the store, the engine and its workers are fakes of this package, and so are most
-searchers (``fake_search``); everything happens in one thread. Whatever is random is drawn from one generator, so a seed
-repeats its story exactly. In one of eight stories nothing can tell a trial to stop, so that it reports ahead of the
-answers and keeps what it has reported itself (``trainable.ahead``); there, a driver that opens ends the workers that
-others have left.
+The core, the loop, the journal, snapshots, replay, checkpoint jobs, the proposers and most schedulers
+(``schedulers_under_test``) are the real ones. The clock, the disk, the store, the engine and its workers are fakes of
+this package, and so are most searchers (``fake_search``); everything happens in one thread. Whatever is random is
+drawn from one generator, so a seed repeats its story exactly. In one of eight stories nothing can tell a trial to
+stop, so that it reports ahead of the answers and keeps what it has reported itself (``trainable.spool_writer``);
+there, a driver that opens ends the workers that others have left.
 
 Fault budget, the most that can happen in one story (``FaultBudget``); a story gets about half of the kinds:
 
@@ -42,7 +42,8 @@ Fault budget, the most that can happen in one story (``FaultBudget``); a story g
     slow_searches         a configuration takes seconds to come
     failed_callbacks      a user's callback raises when a trial has finished
 
-Not simulated: pages of one file that reach the disk out of order; several machines; object stores.
+Not simulated: pages of one file that reach the disk out of order. Several machines and object stores have stories of
+their own, in the project's tests/simulation/remote_story.py.
 """
 
 from __future__ import annotations
@@ -61,15 +62,15 @@ from holdfast.testing.audit import Audit
 from holdfast.testing.chaos import Chaos
 from holdfast.testing.checkers import check_claims, check_over, refold, reopen, same_state
 from holdfast.testing.disk import Killed
-from holdfast.testing.driver import SimDriver
+from holdfast.testing.fake_driver import SimDriver
 from holdfast.testing.fake_search import SEARCHERS
-from holdfast.testing.hosts import ROOT, World
+from holdfast.testing.fake_world import ROOT, World
 from holdfast.testing.journal_bytes import Entry, read_history
 from holdfast.testing.ledger import Violation
 from holdfast.testing.process import DriverProcess
-from holdfast.testing.retelling import Retelling, check_search
-from holdfast.testing.roster import ROSTER
+from holdfast.testing.replay_check import Retelling, check_search
 from holdfast.testing.scenario import FaultBudget, Scenario, draw_budget, draw_scenario
+from holdfast.testing.schedulers_under_test import ROSTER
 from holdfast.testing.timeline import Timeline
 
 MAX_STEPS = 6000
@@ -197,7 +198,7 @@ class Simulation:
         if driver is None or driver.controller is None:
             return "no driver is open"
         state = driver.controller.state
-        return f"{state.counts}, session {vars(state.session)}, search ended: {state.search_ended!r}"
+        return f"{state.counts}, session {vars(state.driver)}, search ended: {state.search_ended!r}"
 
     def _start_driver(self) -> SimDriver:
         self.timeline.wall_offset += self.chaos.clock_jump_s()
@@ -205,8 +206,8 @@ class Simulation:
         resume = USUAL
         if self._drivers and self._special:
             resume, self._special = self.world.scenario.restart, False
-        process = DriverProcess(self, len(self._drivers) + 1)
-        driver = SimDriver(self.world, process, resume)
+        driver = self._new_driver(resume)
+        process = driver.process
         self._drivers.append(driver)
         self._began[process.number] = self.timeline.now
         self.note(process, "starts:", resume)
@@ -214,6 +215,9 @@ class Simulation:
         if delay_s is not None:
             self.timeline.later(delay_s, lambda: self._interrupt(driver))
         return driver
+
+    def _new_driver(self, resume: tuple[str, str, str]) -> SimDriver:
+        return SimDriver(self.world, DriverProcess(self, len(self._drivers) + 1), resume)
 
     def _interrupt(self, driver: SimDriver) -> None:
         if driver.process.dead or driver.controller is None:
@@ -266,7 +270,7 @@ class Simulation:
             newest = self._driver is driver
             self._bury(driver)
             if not newest:
-                return  # it was suspended on its way out, and somebody has gone on meanwhile
+                return  # it was suspended on its way out, and somebody has continued meanwhile
             check_claims(ROOT, world.disk, world.scenario.retention, state)
             if not driver.interrupted and not self._special:
                 self.finished = True

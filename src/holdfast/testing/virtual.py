@@ -16,8 +16,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
-from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo
 from holdfast.controller.proposing import Describer, VariantProposer
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
@@ -30,14 +28,15 @@ from holdfast.core.state import State, Trial
 from holdfast.core.transitions import apply
 from holdfast.core.turn import Turn
 from holdfast.schedulers.base import TrialScheduler
-from holdfast.schedulers.desk import SchedulerDesk
 from holdfast.schedulers.fifo import FirstInFirstOut
-from holdfast.search.desk import Ended, Script, SearcherDesk, Suggested
+from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
+from holdfast.search.replayable import NoMoreSuggestions, ReplayableSearcher, Script, Suggested
 from holdfast.search.searcher import Searcher, hears_results
 from holdfast.search.spaces import Filler
 from holdfast.space.naming import trial_id
-from holdfast.space.tree import flatten_dict
-from holdfast.space.variants import Variant, VariantPlan
+from holdfast.space.variants import Variant, VariantPlan, leaves_of
+from holdfast.views.results import ResultBuilder
+from holdfast.views.trials import ExperimentInfo
 
 PREFIX = "cafe5"
 RETENTION = Retention(num_to_keep=1)
@@ -55,7 +54,7 @@ class Curve(Protocol):
 
 
 @dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """One report, in virtual time."""
 
     at: float
@@ -101,15 +100,15 @@ class VirtualExperiment:
     mode: str
     seed: int = 0
     until: float | None = None
-    enough: Callable[[Point], bool] | None = None
+    enough: Callable[[CurvePoint], bool] | None = None
     kill_every: int = 0
     journal: list[bytes] = field(default_factory=list)
     """Everything that happened, as a journal would hold it."""
 
-    def run(self) -> list[Point]:
+    def run(self) -> list[CurvePoint]:
         """Run it; every report that counts, in the order of time."""
         self._saved: dict[tuple[int, int], Any] = {}
-        self._points: list[Point] = []
+        self._points: list[CurvePoint] = []
         self._at = 0.0
         while not _Driver(self).drive():
             pass
@@ -123,29 +122,29 @@ class VirtualExperiment:
 class _InlineProposer:
     """A searcher that thinks in no time."""
 
-    def __init__(self, desk: SearcherDesk, script: Script, filler: Filler) -> None:
-        self._desk, self._script, self._filler = desk, script, filler
+    def __init__(self, adapter: ReplayableSearcher, script: Script, filler: Filler) -> None:
+        self._adapter, self._script, self._filler = adapter, script, filler
         self._ready: deque[Any] = deque()
         self._heard = 0
 
     def after(self, state: State, event: ev.AnyEvent) -> None:
         if isinstance(event, ev.TrialCreated):
-            self._desk.claim(event.n)
+            self._adapter.claim(event.n)
         else:
             item = self._script.item(state, event)
             if item is not None:
-                self._desk.hear(item)
+                self._adapter.hear(item)
 
     def start(self, describe: Describer) -> None:
         self._describe = describe
-        self._ready = deque((0, answer) for answer in self._desk.unclaimed())
+        self._ready = deque((0, answer) for answer in self._adapter.unclaimed())
 
     def tell(self, state: State, event: ev.AnyEvent) -> bool:
         item = self._script.item(state, event)
         if item is None:
             return False
         self._heard += 1
-        self._ready.extend((self._heard, answer) for answer in self._desk.hear(item))
+        self._ready.extend((self._heard, answer) for answer in self._adapter.hear(item))
         return True
 
     def ask(self, count: int) -> None:
@@ -156,10 +155,10 @@ class _InlineProposer:
         while self._ready:
             heard, answer = self._ready.popleft()
             if isinstance(answer, Suggested):
-                variant = Variant(self._filler.config(answer.values), flatten_dict(answer.values), None)
+                variant = Variant(self._filler.config(answer.values), leaves_of(answer.values), None)
                 told.append(self._describe(variant))
             else:
-                told.append(ob.Exhausted(answer.reason) if isinstance(answer, Ended) else ob.NotYet(heard))
+                told.append(ob.Exhausted(answer.reason) if isinstance(answer, NoMoreSuggestions) else ob.NotYet(heard))
         return told
 
 
@@ -170,7 +169,7 @@ class _Driver:
         self._own = experiment
         self._results = ResultBuilder()
         self._rules = experiment.rules()
-        self._desk = self._make_desk()
+        self._adapter = self._make_adapter()
         self._search = self._make_search()
         self._state = self._open()
         self._queue: list[tuple[float, int, ob.Observation]] = []
@@ -178,11 +177,11 @@ class _Driver:
         self._program: dict[int, tuple[int, Any]] = {}  # running trial -> step and state
         self._born = len(experiment._points)
         self._proposer = self._make_proposer()
-        scheduler: Scheduler = self._desk or FirstInFirstOut()
+        scheduler: Scheduler = self._adapter or FirstInFirstOut()
         tell = self._search.tell if self._search is not None else ignore
         self._policies = Policies(self._rules, scheduler, _NeverStop(), self._results, tell)
 
-    def _make_desk(self) -> SchedulerDesk | None:
+    def _make_adapter(self) -> SchedulerAdapter | None:
         own = self._own
         if own.scheduler is None:
             return None
@@ -191,7 +190,7 @@ class _Driver:
         scheduler.set_search_properties(given, own.mode if given else None, seed=own.seed)
         scheduler.check_ready()
         info = ExperimentInfo(root=Path("virtual"), name="virtual", trainable_name="curve")
-        return SchedulerDesk(scheduler, info, self._results)
+        return SchedulerAdapter(scheduler, info, self._results)
 
     def _make_search(self) -> _InlineProposer | None:
         own = self._own
@@ -202,20 +201,20 @@ class _Driver:
             own.metric, own.mode, dict(own.space), seed=own.seed, num_samples=own.num_samples
         )
         limit = None if own.num_samples == -1 else own.num_samples
-        desk = SearcherDesk(searcher, lambda n: trial_id(PREFIX, n), limit)
-        budget_of = None if self._desk is None else getattr(self._desk.scheduler, "hyperband_info", None)
+        adapter = ReplayableSearcher(searcher, lambda n: trial_id(PREFIX, n), limit)
+        budget_of = None if self._adapter is None else getattr(self._adapter.scheduler, "hyperband_info", None)
         script = Script(self._results.last, with_results=hears_results(searcher), budget_of=budget_of)
-        return _InlineProposer(desk, script, Filler(own.space, type(searcher).__name__))
+        return _InlineProposer(adapter, script, Filler(own.space, type(searcher).__name__))
 
     def _open(self) -> State:
         state = State()
         for payload in self._own.journal:
             event = ev.decode(payload)
-            if self._desk is not None:
-                self._desk.before(state, event)
+            if self._adapter is not None:
+                self._adapter.before(state, event)
             apply(state, event, RETENTION)
-            if self._desk is not None:
-                self._desk.after(state, event)
+            if self._adapter is not None:
+                self._adapter.after(state, event)
             if self._search is not None:
                 self._search.after(state, event)
         return state
@@ -268,7 +267,7 @@ class _Driver:
             for event in turn.events:
                 if isinstance(event, ev.Reported) and not self._state.trials[event.n].again:
                     step = int(event.metrics["training_iteration"])
-                    self._own._points.append(Point(self._own._at, event.n, step, event.metrics))
+                    self._own._points.append(CurvePoint(self._own._at, event.n, step, event.metrics))
             for command in turn.commands:
                 self._carry_out(command)
             observations = [*self._told, *self._proposer.drain()]

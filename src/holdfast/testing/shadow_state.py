@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 from holdfast.core.retention import Retention
 
 
-class Training(NamedTuple):
+class TrainingProgress(NamedTuple):
     """Where training stands: the steps behind it, the report of the last one, and the number it goes by."""
 
     step: int = 0
@@ -22,7 +22,7 @@ class Training(NamedTuple):
 
 
 @dataclass
-class Row:
+class ShadowRow:
     link: int
     metrics: dict[str, Any]
     told: bool  # the stop rule was asked about it
@@ -38,14 +38,14 @@ class Kept:
     metrics: dict[str, Any]
     time_total: float
     attempt: int
-    training: Training
+    training: TrainingProgress
     stored: str = "staged"  # then "committed", "bad", "dropped"
     digest: str = ""
 
 
 @dataclass
 class Origin:
-    """The checkpoint of another trial that one was told to go on from."""
+    """The checkpoint of another trial that one was told to continue from."""
 
     donor: int
     index: int
@@ -63,7 +63,7 @@ class Account:
     attempt: int = 0
     epoch: int = 0  # of the driver that started it
     ordinal: int = 0
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ShadowRow] = field(default_factory=list)
     time_total: float = 0.0
     kept: dict[int, Kept] = field(default_factory=dict)
     next_index: int = 0
@@ -72,7 +72,7 @@ class Account:
     verdict: str = ""
     why: str = ""
     source: tuple[int, int] | None = None
-    training: Training = field(default_factory=Training)
+    training: TrainingProgress = field(default_factory=TrainingProgress)
     shown: dict[str, Any] | None = None  # the last row, or what the attempt that has not reported yet began with
     judged: int = 0  # rows that the scheduler knows, also if an attempt repeats them
     origin: Origin | None = None
@@ -85,13 +85,13 @@ class Account:
         return [k for k in self.kept.values() if k.stored == "committed" and k.index >= self.floor]
 
     def own(self) -> list[Kept]:
-        """Those of them that it has made since it was last told to go on as a copy."""
+        """Those of them that it has made since it was last told to continue as a copy."""
         since = 0 if self.origin is None else self.origin.attempt
         return [k for k in self.usable() if k.attempt > since]
 
     @property
     def depends(self) -> tuple[int, int] | None:
-        """The checkpoint of another trial that it would go on from, and that must stay for it."""
+        """The checkpoint of another trial that it would continue from, and that must stay for it."""
         if self.origin is None or self.status == "TERMINATED" or self.own():
             return None
         return self.origin.donor, self.origin.index

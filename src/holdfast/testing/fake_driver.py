@@ -1,4 +1,4 @@
-"""A simulated driver: the real core, loop, journal, replay and keeper edge, put together as ``controller.driver`` does.
+"""A simulated driver: the real core, loop, journal, replay and checkpoint jobs, composed as in ``controller.driver``.
 
 Owns the order in which a driver opens, runs and leaves. Must never decide anything, or know what goes wrong.
 """
@@ -10,16 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from holdfast.callbacks.rows import ResultBuilder
+from holdfast.controller.checkpoint_jobs import CheckpointJobEdge
 from holdfast.controller.hooks import NoHooks
-from holdfast.controller.keeping import KeeperEdge
-from holdfast.controller.loop import Controller, Edges
+from holdfast.controller.loop import Controller, Edges, JobEdge, JournalWriter
+from holdfast.controller.opening import Opened
 from holdfast.controller.proposing import Describer, VariantProposer
 from holdfast.controller.replay import Memory, StopRuleMemory, open_with_memory, stored_memories
 from holdfast.controller.searching import LearningProposer
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import Root
-from holdfast.controller.spools import hear_spools
+from holdfast.controller.spool_reader import hear_spools
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.watches import Watches
 from holdfast.core import events as ev
@@ -27,15 +27,18 @@ from holdfast.core import observations as ob
 from holdfast.core.policies import Policies, Rules, Scheduler, ignore
 from holdfast.core.state import State
 from holdfast.errors import StorageError
-from holdfast.journal.epoch import Claim, claim_epoch
+from holdfast.journal.claims import Claim
+from holdfast.journal.epoch import claim_epoch
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.schedulers.fifo import FirstInFirstOut
-from holdfast.search.desk import SearcherDesk
+from holdfast.search.replayable import ReplayableSearcher
 from holdfast.stopper import DictStopper, NoopStopper, Stopper
+from holdfast.testing.checkpoint_store import StoreWorkers
 from holdfast.testing.disk import DiskView, Killed
 from holdfast.testing.engine import FakeEngine
+from holdfast.testing.fake_policies import GoodRowsStopper, PausingScheduler, StoredGoodRowsStopper
 from holdfast.testing.fake_search import PREFIX
-from holdfast.testing.hosts import (
+from holdfast.testing.fake_world import (
     ROOT,
     MemorySpools,
     SearchThread,
@@ -45,13 +48,12 @@ from holdfast.testing.hosts import (
     WorkersHost,
     World,
 )
-from holdfast.testing.policies import GoodRowsStopper, PausingScheduler, StoredGoodRowsStopper
 from holdfast.testing.process import DriverProcess
-from holdfast.testing.roster import make_desk
 from holdfast.testing.scenario import Scenario
-from holdfast.testing.store import StoreWorkers
+from holdfast.testing.schedulers_under_test import make_adapter
 from holdfast.testing.timeline import FakeClock
-from holdfast.trainable.messages import Run, Setup
+from holdfast.trainable.worker_messages import Run, Setup
+from holdfast.views.results import ResultBuilder
 
 UNWIND_GRACE_S = 20.0
 LEAVE_SYNCS = 20
@@ -121,6 +123,7 @@ class SimDriver:
         self._ending_since = math.inf
         self.snapshot_seq = -1
         self.snapshots = 0
+        self.root = ROOT
         self._resume = resume
         self._disk = DiskView(world.disk, process)
         self._store: SnapshotStore | None = None
@@ -131,10 +134,10 @@ class SimDriver:
         if self._stop.has_memory:
             self._memories.append(StopRuleMemory(self._stop, self._results))
         self._scheduler: Scheduler = FirstInFirstOut()
-        desk = make_desk(world.scenario.scheduler, world.scenario.seed, self._results)
-        if desk is not None:
-            self._scheduler = desk
-            self._memories.append(desk)
+        adapter = make_adapter(world.scenario.scheduler, world.scenario.seed, self._results)
+        if adapter is not None:
+            self._scheduler = adapter
+            self._memories.append(adapter)
         elif world.scenario.pause_at:
             self._scheduler = PausingScheduler(world.scenario.pause_at)
         self._search: SearchThread | None = None
@@ -145,19 +148,19 @@ class SimDriver:
         if fake is None:
             return None
 
-        def make_desk() -> SearcherDesk:
+        def make_adapter() -> ReplayableSearcher:
             another = scenario.learner(self._results)
             assert another is not None
-            return another.desk
+            return another.adapter
 
-        learner = LearningProposer(make_desk, fake.script, fake.filler)
+        learner = LearningProposer(make_adapter, fake.script, fake.filler)
         self._memories.append(learner)
         return learner
 
     def advance(self) -> None:
         """Do the next piece: claim, open the journal, open the experiment, or one turn of the loop."""
         if self.claim is None:
-            self.claim = claim_epoch(ROOT, takeover=True, disk=self._disk)
+            self.claim = self._claim()
         elif self.journal is None:
             self._open_journal(self.claim)
         elif self.controller is None:
@@ -180,11 +183,14 @@ class SimDriver:
             self.engine.close()
         try:
             if self.journal is not None:
-                self.journal.close()
+                self._close(self.journal)
         except (StorageError, Killed, KeyboardInterrupt):
             pass
 
-    # --- opening
+    # --- opening: what depends on where the experiment lives
+
+    def _claim(self) -> Claim:
+        return claim_epoch(ROOT, takeover=True, disk=self._disk)
 
     def _open_journal(self, claim: Claim) -> None:
         self._store = SnapshotStore(ROOT, epoch=claim.epoch, disk=self._disk)
@@ -194,26 +200,44 @@ class SimDriver:
         journal.live_in(self.process, self.world.timeline)
         self.journal = journal
 
+    def _open_state(self, store: SnapshotStore) -> Opened:
+        return open_with_memory(Root(ROOT), self.world.scenario.retention, store, self._memories, disk=self._disk)
+
+    def _follow(self, journal: SimJournal, state: State, engine: FakeEngine) -> JournalWriter:
+        """The journal as the loop sees it."""
+        journal.wakes(engine)
+        return journal
+
+    def _job_edge(self, state: State, clock: FakeClock, host: StoreHost) -> JobEdge:
+        return CheckpointJobEdge(
+            StoreWorkers(self.world.store, self.world.timeline, host),
+            state,
+            clock,
+            trial_dir=self._trial_dir,
+            trouble=lambda text: None,
+        )
+
+    def _most_uncommitted(self) -> int:
+        return Rules().max_uncommitted
+
+    def _trial_dir(self, n: int) -> Path:
+        return Path(f"{self.root}/t{n}")
+
+    # --- opening
+
     def _open(self, claim: Claim, journal: SimJournal) -> None:
         world, scenario = self.world, self.world.scenario
         assert self._store is not None
-        root = Root(ROOT)
-        opened = open_with_memory(root, scenario.retention, self._store, self._memories, disk=self._disk)
+        opened = self._open_state(self._store)
         state, self.snapshot_seq = opened.state, opened.snapshot_seq
         clock = FakeClock(world.timeline, state.last_at, lambda: self.process.dead)
         store_host = StoreHost(world, self.process)
-        host = self.host = WorkersHost(world, self.process, claim.epoch, journal, store_host)
+        host = self.host = WorkersHost(world, self.process, claim.epoch, store_host, self.root)
         engine = self.engine = host.engine = store_host.engine = FakeEngine(world.timeline, host, scenario.cpus)
         world.engines.append(engine)
-        journal.wakes(engine)
-        keeper = KeeperEdge(
-            StoreWorkers(world.store, world.timeline, store_host),
-            state,
-            clock,
-            trial_dir=lambda n: Path(f"{ROOT}/t{n}"),
-            trouble=lambda text: None,
-        )
-        edges = Edges(engine, journal, keeper, self._proposer(state, engine), clock, partial(self._run_message, state))
+        host.journal = followed = self._follow(journal, state, engine)
+        jobs = self._job_edge(state, clock, store_host)
+        edges = Edges(engine, followed, jobs, self._proposer(state, engine), clock, partial(self._run_message, state))
         hooks = SimHooks(state, self._stop, self.process, world)
         watches = Watches(self._stop, stall_timeout_s=scenario.stall_timeout_s, grace_s=scenario.grace_s)
         self._snapshots = Snapshotter(
@@ -238,8 +262,8 @@ class SimDriver:
             self.world.ledger.resumes[claim.epoch] = ("skip", unfinished, "skip") if spent else self._resume
             controller.tell(ob.Resumed(finished, unfinished, errored, former, spent))
         first_worker = max(state.workers, default=0) + 1
-        controller.edges.engine.open(Setup(first_worker, "story", ROOT, "", "", self.world.scenario.is_class))
-        if self.world.scenario.ahead:  # in other stories, what was left running may go on for a while
+        controller.edges.engine.open(Setup(first_worker, "story", self.root, "", "", self.world.scenario.is_class))
+        if self.world.scenario.ahead:  # in other stories, what was left running may continue for a while
             assert self.journal is not None
             assert self.engine is not None
             self.journal.flush()
@@ -256,9 +280,9 @@ class SimDriver:
             self.process.step("sweep")
             trial = state.trials[n]
             keep = {record.sealed for record in trial.checkpoints if (n, record.index) in state.staged}
-            state.session.untidy.discard(n)
-            if self.world.store.sweep(f"{ROOT}/t{n}", keep, trial.attempt):
-                state.session.untidy.add(n)
+            state.driver.untidy.discard(n)
+            if self.world.store.sweep(f"{self.root}/t{n}", keep, trial.attempt):
+                state.driver.untidy.add(n)
 
     def _policies(self) -> Policies:
         scenario = self.world.scenario
@@ -272,8 +296,10 @@ class SimDriver:
             searcher_learns=self._search is not None,
             free_load_failures=scenario.free_load_failures,
             unwind_grace_s=UNWIND_GRACE_S,
-            roots=(ROOT,),
+            roots=(self.root,),
             ahead=scenario.ahead,
+            max_backlog_bytes=scenario.max_backlog_bytes,
+            max_uncommitted=self._most_uncommitted(),
         )
         tell = ignore if self._search is None else self._search.tell
         return Policies(rules, self._scheduler, self._stop, self._results, tell)
@@ -301,7 +327,7 @@ class SimDriver:
 
     def _run_message(self, state: State, n: int) -> Run:
         trial = state.trials[n]
-        if n in state.session.untidy:
+        if n in state.driver.untidy:
             self._tidy(state, {n})
         checkpoint = None
         if trial.source is not None:
@@ -326,7 +352,7 @@ class SimDriver:
             self.host.no_more_launches = True  # the loop will have heard of it before it decides anything
             self._ending_since = min(self._ending_since, began)
         controller.step()
-        self.host.check_answers(controller.state.session.owed)
+        self.host.check_answers(controller.state.driver.owed)
         if began > self._ending_since + self.world.scenario.grace_s + PATIENCE_S:
             self.host.check_halted()
         if controller.watches.hurry:
@@ -349,16 +375,22 @@ class SimDriver:
         assert self.journal is not None
         self.engine.close()
         self._hear_spools(controller)
-        reason = state.session.draining
+        reason = state.driver.draining
         running = [
             ev.AttemptInterrupted(now, n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED) for n in state.running
         ]
         controller.record(*running, ev.DriverStopped(now, reason or "finished"))
-        journal = self.journal
-        if not any(journal.wait_synced(journal.written_seq) for _ in range(LEAVE_SYNCS)):
-            raise StorageError("the last records of the journal could not be made durable")
-        self._tidy(state, {*state.session.untidy, *(event.n for event in running)})
+        self._finish(controller, self.journal)
+        self._tidy(state, {*state.driver.untidy, *(event.n for event in running)})
         self._take_snapshot()
-        journal.close()
+        self._close(self.journal)
         self.interrupted = reason
         self.left = True
+
+    def _finish(self, controller: Controller, journal: SimJournal) -> None:
+        """Everything is durable when this returns."""
+        if not any(journal.wait_synced(journal.written_seq) for _ in range(LEAVE_SYNCS)):
+            raise StorageError("the last records of the journal could not be made durable")
+
+    def _close(self, journal: SimJournal) -> None:
+        journal.close()

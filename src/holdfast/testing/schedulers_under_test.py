@@ -9,27 +9,27 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from holdfast.callbacks.rows import ResultBuilder
-from holdfast.callbacks.trial_view import ExperimentInfo, TrialView
 from holdfast.schedulers.asha_promotion import ASHAPromotionScheduler
 from holdfast.schedulers.async_hyperband import AsyncHyperBandScheduler
 from holdfast.schedulers.base import TrialScheduler
-from holdfast.schedulers.dehb import DEHBScheduler
-from holdfast.schedulers.desk import SchedulerDesk
 from holdfast.schedulers.hb_bohb import HyperBandForBOHB
+from holdfast.schedulers.hb_dehb import DEHBScheduler
 from holdfast.schedulers.hyperband import HyperBandScheduler
 from holdfast.schedulers.median_stopping import MedianStoppingRule
 from holdfast.schedulers.pasha import PASHAScheduler
 from holdfast.schedulers.pb2 import PB2
 from holdfast.schedulers.pbt import PopulationBasedTraining
 from holdfast.schedulers.resource_changing import ResourceChangingScheduler
+from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
 from holdfast.schedulers.view import ExperimentView
 from holdfast.space import uniform
 from holdfast.space.rng import Rng
+from holdfast.views.results import ResultBuilder
+from holdfast.views.trials import ExperimentInfo, TrialView
 
 
 class CopyingScheduler(TrialScheduler):
-    """Pauses trials now and then, and lets some of them go on as copies of others; ends some that wait.
+    """Pauses trials now and then, and lets some of them continue as copies of others; ends some that wait.
 
     Decides by keyed random numbers alone. What it remembers is how often it has decided, so that a scheduler which was
     told something twice, or not at all, decides differently.
@@ -65,7 +65,7 @@ class CopyingScheduler(TrialScheduler):
         return self.CONTINUE
 
     def _meddle(self, view: ExperimentView, trial: TrialView, dice: Rng) -> None:
-        """Wish something for another trial, which may have to stand for a while, until that one reports or waits."""
+        """Request something for another trial, which may have to wait until that one reports or pauses."""
         others = [other for other in view.get_live_trials() if other != trial]
         if not others:
             return
@@ -100,14 +100,14 @@ class CopyingScheduler(TrialScheduler):
 SCHEDULER_STREAM = 77
 
 
-def make_desk(name: str, seed: int, results: ResultBuilder) -> SchedulerDesk | None:
+def make_adapter(name: str, seed: int, results: ResultBuilder) -> SchedulerAdapter | None:
     """A scheduler that knows nothing yet, as a user would choose it; None for none."""
     if not name:
         return None
     scheduler = ROSTER[name](Rng([seed, SCHEDULER_STREAM]))
     scheduler.set_search_properties(None, None, seed=seed)
     scheduler.check_ready()
-    return SchedulerDesk(scheduler, ExperimentInfo(root=Path("/"), name="story", trainable_name="story"), results)
+    return SchedulerAdapter(scheduler, ExperimentInfo(root=Path("/"), name="story", trainable_name="story"), results)
 
 
 GOAL: dict[str, Any] = {"time_attr": "training_iteration", "metric": "score", "mode": "max"}

@@ -12,7 +12,8 @@ from collections.abc import Collection, Iterable, Sequence
 
 import msgspec
 
-from holdfast.checkpoints import keeper as jobs
+from holdfast.checkpoints import jobs
+from holdfast.controller.loop import JournalWriter
 from holdfast.controller.proposing import VariantProposer
 from holdfast.controller.searching import LearningProposer
 from holdfast.core import events as ev
@@ -20,17 +21,17 @@ from holdfast.core import observations as ob
 from holdfast.core.state import State
 from holdfast.journal.log import GROUP_COMMIT_S, Journal
 from holdfast.testing.chaos import Chaos
+from holdfast.testing.checkpoint_store import STEP_S, CheckpointStore
 from holdfast.testing.disk import MemoryDisk
-from holdfast.testing.engine import FakeEngine, Process, Program
+from holdfast.testing.engine import FakeEngine, FakeProcess, Program
+from holdfast.testing.fake_trials import Trainer
 from holdfast.testing.journal_bytes import read_history
 from holdfast.testing.ledger import Ledger, Violation
 from holdfast.testing.process import DriverProcess
-from holdfast.testing.programs import Trainer
 from holdfast.testing.scenario import Scenario
-from holdfast.testing.store import STEP_S, MemoryStore
 from holdfast.testing.timeline import Timeline
-from holdfast.trainable.ahead import Owner
-from holdfast.trainable.messages import Decision
+from holdfast.trainable.spool_writer import SpoolOwner
+from holdfast.trainable.worker_messages import Decision
 
 ROOT = "/experiment"
 
@@ -43,9 +44,9 @@ class World:
         self.chaos = chaos
         self.timeline = timeline
         self.disk = MemoryDisk(lambda: timeline.now)
-        self.store = MemoryStore()
+        self.store = CheckpointStore()
         self.ledger = Ledger()
-        self.spools: dict[Owner, list[ob.Report]] = {}
+        self.spools: dict[SpoolOwner, list[ob.Report]] = {}
         self.engines: list[FakeEngine] = []
 
     def end_all_but(self, engine: FakeEngine) -> None:
@@ -61,16 +62,16 @@ class World:
 
 
 class MemorySpools:
-    """The spools of a story (``controller.spools.Spools``)."""
+    """The spools of a story (``controller.spool_reader.Spools``)."""
 
     def __init__(self, world: World, process: DriverProcess) -> None:
         self._spools = world.spools
         self._process = process
 
-    def owners(self) -> list[Owner]:
+    def owners(self) -> list[SpoolOwner]:
         return sorted(self._spools)
 
-    def read(self, owner: Owner, after: int) -> list[ob.Report]:
+    def read(self, owner: SpoolOwner, after: int) -> list[ob.Report]:
         self._process.step("read spool")
         found: list[ob.Report] = []
         for report in self._spools[owner]:
@@ -78,7 +79,7 @@ class MemorySpools:
                 found.append(msgspec.structs.replace(report, passed=True))
         return found
 
-    def forget(self, owners: Iterable[Owner]) -> None:
+    def forget(self, owners: Iterable[SpoolOwner]) -> None:
         for owner in sorted(owners):
             self._process.step("forget spool")
             self._spools.pop(owner, None)
@@ -117,6 +118,8 @@ class SimJournal(Journal):
 
     def _sync_soon(self) -> None:
         self._planned = False
+        if self._closed:
+            return
         if not self.sync():
             self._plan(GROUP_COMMIT_S)
         if self._engine is not None:
@@ -199,7 +202,7 @@ class StoreHost:
         key = (job.n, job.index)
         if isinstance(outcome, jobs.VerifyDone):
             self.verified[key] = self.verified.get(key, 0) + 1
-        if isinstance(outcome, jobs.CommitDone) and isinstance(job, jobs.Commit):
+        if isinstance(outcome, jobs.CommitDone) and isinstance(job, jobs.CommitJob):
             path = f"{job.trial_dir}/checkpoint_{job.index:06d}"
             rots_in_s = world.chaos.rots_in_s()
             if rots_in_s is not None:
@@ -214,7 +217,7 @@ class StoreHost:
             self._process.machine.note(self._process, path, "rots")
             self._world.store.rot(path)
 
-    def deleting(self, job: jobs.Delete) -> None:
+    def deleting(self, job: jobs.DeleteJob) -> None:
         """The intent must be durable: after a power cut nobody may find a checkpoint gone that the journal needs."""
         if job.directory not in self._world.store.checkpoints:
             return
@@ -229,25 +232,32 @@ class WorkersHost:
     """The driver's side of ``FakeEngine``, and the network between."""
 
     def __init__(
-        self, world: World, process: DriverProcess, epoch: int, journal: SimJournal, store_host: StoreHost
+        self, world: World, process: DriverProcess, epoch: int, store_host: StoreHost, root: str = ROOT
     ) -> None:
+        self.journal: JournalWriter | None = None
         self._world = world
         self._process = process
         self._epoch = epoch
-        self._journal = journal
+        self._root = root
         self._store_host = store_host
         self.step = process.step
         self.no_more_launches = False
         self._unanswered: dict[tuple[int, int], int] = {}
         self.engine: FakeEngine | None = None
 
-    def program(self, process: Process) -> Program:
+    @property
+    def _promised(self) -> JournalWriter:
+        """The journal, by which a reply is a promise."""
+        assert self.journal is not None
+        return self.journal
+
+    def program(self, process: FakeProcess) -> Program:
         world = self._world
         trainer = Trainer(
             process,
             world.scenario.training(process.run.n),
             self._epoch,
-            root=ROOT,
+            root=self._root,
             store=world.store,
             ledger=world.ledger,
             mishaps=world.chaos,
@@ -295,7 +305,7 @@ class WorkersHost:
             if process.alive and not process.halting:
                 raise Violation("I7", f"attempt {process.key} runs on although its driver ends and its grace is over")
 
-    def launched(self, process: Process) -> None:
+    def launched(self, process: FakeProcess) -> None:
         assert self.engine is not None
         n, attempt = process.key
         self._process.machine.note(self._process, "launch", process.key, "from", process.run.checkpoint)
@@ -315,7 +325,7 @@ class WorkersHost:
             raise Violation("I2", f"an attempt starts from {checkpoint}, which nobody has verified for it")
         self._store_host.verified[key] = 0
 
-    def answered(self, process: Process, decision: Decision) -> None:
+    def answered(self, process: FakeProcess, decision: Decision) -> None:
         assert self.engine is not None
         self._process.machine.note(self._process, "->", process.key, decision)
         n, attempt = process.key
@@ -326,32 +336,32 @@ class WorkersHost:
         for report in process.kept:
             if report.ordinal <= decision.ordinal:
                 sent = self._world.ledger.reports[report.metrics["link"]]
-                sent.accepted_seq = min(sent.accepted_seq, self._journal.written_seq)
+                sent.accepted_seq = min(sent.accepted_seq, self._promised.written_seq)
         if process.asking is not None and decision.ordinal == process.asking.ordinal:
             sent = self._world.ledger.reports[process.asking.metrics["link"]]
             if not sent.acked:
-                sent.accepted_seq = self._journal.written_seq
+                sent.accepted_seq = self._promised.written_seq
 
-    def heard(self, process: Process, decision: Decision) -> None:
+    def heard(self, process: FakeProcess, decision: Decision) -> None:
         assert process.asking is None
         life = self._world.ledger.lives[self._epoch, *process.key]
         sent = self._world.ledger.reports[life.reports[-1]]
         sent.acked = True
         sync = self._world.scenario.durability == "sync"
-        if sync and not self._process.dead and sent.accepted_seq > self._journal.synced_seq:
+        if sync and not self._process.dead and sent.accepted_seq > self._promised.synced_seq:
             raise Violation("I1", f"report {life.reports[-1]} was acknowledged before it was durable")
 
-    def keeps(self, process: Process, report: ob.Report) -> None:
+    def keeps(self, process: FakeProcess, report: ob.Report) -> None:
         """When ``report()`` returns, the report survives the death of every process, and no power cut."""
-        self._world.spools.setdefault(Owner(self._epoch, *process.key), []).append(report)
+        self._world.spools.setdefault(SpoolOwner(self._epoch, *process.key), []).append(report)
         sent = self._world.ledger.reports[report.metrics["link"]]
         sent.acked = sent.ahead = True
         sent.accepted_seq = math.inf
 
-    def arrived_ahead(self, process: Process) -> None:
-        self._world.spools.pop(Owner(self._epoch, *process.key), None)
+    def arrived_ahead(self, process: FakeProcess) -> None:
+        self._world.spools.pop(SpoolOwner(self._epoch, *process.key), None)
 
-    def ended(self, process: Process, how: str) -> None:
+    def ended(self, process: FakeProcess, how: str) -> None:
         self._process.machine.note(self._process, process.key, "has ended:", how)
         life = self._world.ledger.lives[self._epoch, *process.key]
         life.end = life.end or how

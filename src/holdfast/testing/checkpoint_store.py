@@ -14,9 +14,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Protocol
 
-from holdfast.checkpoints import keeper as jobs
+from holdfast.checkpoints import jobs
 from holdfast.testing.ledger import Weights
 from holdfast.testing.timeline import Timeline
+from holdfast.trainable.worker_messages import Run
 
 STEP_S = 0.01
 
@@ -48,7 +49,7 @@ class CheckpointDir:
         return f"{self.weights.n}.{self.weights.step}.{self.weights.link}"
 
 
-class Trouble(Exception):
+class StoreTrouble(Exception):
     """The storage does not do it now; trying again may work."""
 
 
@@ -56,7 +57,7 @@ class Damaged(Exception):
     """It will never work."""
 
 
-class MemoryStore:
+class CheckpointStore:
     """The directories of all trials, by trial directory and name."""
 
     def __init__(self) -> None:
@@ -68,11 +69,11 @@ class MemoryStore:
         self.made: dict[str, Weights] = {}  # every stage that there ever was
         self._count = 0
 
-    def stage(self, home: str, attempt: int, weights: Weights) -> str:
+    def stage(self, home: str, run: Run, weights: Weights) -> str:
         """What a worker does before it reports a checkpoint; returns the sealed name."""
         self._count += 1
-        name = f".sealed-{attempt}-{self._count:08x}"
-        self.stages[home, name] = StageDir(weights, attempt)
+        name = f".sealed-{run.attempt}-{self._count:08x}"
+        self.stages[home, name] = StageDir(weights, run.attempt)
         self.made[name] = weights
         return name
 
@@ -127,13 +128,13 @@ class MemoryStore:
 
     def steps(self, job: jobs.Job) -> Generator[str, None, jobs.Outcome]:
         """Do a job; between two steps others act, and whoever does it may die."""
-        if isinstance(job, jobs.Commit):
+        if isinstance(job, jobs.CommitJob):
             return self._commit(job)
-        if isinstance(job, jobs.Verify):
+        if isinstance(job, jobs.VerifyJob):
             return self._verify(job)
         return self._delete(job)
 
-    def _commit(self, job: jobs.Commit) -> Generator[str, None, jobs.Outcome]:
+    def _commit(self, job: jobs.CommitJob) -> Generator[str, None, jobs.Outcome]:
         path = f"{job.trial_dir}/checkpoint_{job.index:06d}"
         place = (job.trial_dir, job.sealed_name)
         if not self._is_made_of(path, job.sealed_name):
@@ -166,7 +167,7 @@ class MemoryStore:
             raise Damaged("it is not what was sealed")
         return stage
 
-    def _verify(self, job: jobs.Verify) -> Generator[str, None, jobs.Outcome]:
+    def _verify(self, job: jobs.VerifyJob) -> Generator[str, None, jobs.Outcome]:
         yield "verify"
         found = self.checkpoints.get(job.directory)
         if found is None or not found.manifest:
@@ -177,13 +178,13 @@ class MemoryStore:
             raise Damaged(f"its manifest is not the one in the journal: {found.digest} is not {job.digest}")
         return jobs.VerifyDone(job.n, job.index)
 
-    def _delete(self, job: jobs.Delete) -> Generator[str, None, jobs.Outcome]:
+    def _delete(self, job: jobs.DeleteJob) -> Generator[str, None, jobs.Outcome]:
         path = job.directory
         yield "D1"
         found = self.checkpoints.get(path)
         if found is not None:
             if found.stubborn:
-                raise Trouble("permission denied")
+                raise StoreTrouble("permission denied")
             found.manifest = False
             yield "D2"
             if self.checkpoints.pop(path, None) is not None:
@@ -193,7 +194,7 @@ class MemoryStore:
         return jobs.DeleteDone(job.n, job.index)
 
 
-class KeeperHost(Protocol):
+class JobHost(Protocol):
     """The driver process in which the workers' threads run."""
 
     def in_background(self, action: str, work: Callable[[], None]) -> None:
@@ -208,14 +209,14 @@ class KeeperHost(Protocol):
     def job_ended(self, job: jobs.Job, outcome: jobs.Outcome) -> None:
         """Something is ready to be drained."""
 
-    def deleting(self, job: jobs.Delete) -> None:
+    def deleting(self, job: jobs.DeleteJob) -> None:
         """A checkpoint is about to cease to exist."""
 
 
 class StoreWorkers:
-    """The background threads of one driver (``controller.keeping.Workers``): jobs of one trial in order."""
+    """The background threads of one driver (``controller.checkpoint_jobs.Workers``): jobs of one trial in order."""
 
-    def __init__(self, store: MemoryStore, timeline: Timeline, host: KeeperHost) -> None:
+    def __init__(self, store: CheckpointStore, timeline: Timeline, host: JobHost) -> None:
         self._store = store
         self._timeline = timeline
         self._host = host
@@ -248,16 +249,16 @@ class StoreWorkers:
         fault = self._host.store_fault()
         try:
             if fault:
-                raise Trouble(fault)
+                raise StoreTrouble(fault)
             if action == "D1":
-                assert isinstance(job, jobs.Delete)
+                assert isinstance(job, jobs.DeleteJob)
                 self._host.deleting(job)
             following = next(steps)
         except StopIteration as end:
             self._ended(job, end.value)
         except Damaged as error:
             self._ended(job, _failed(job, True, str(error)))
-        except Trouble as error:
+        except StoreTrouble as error:
             self._ended(job, _failed(job, False, str(error)))
         else:
             self._plan(job, steps, following)
@@ -276,8 +277,8 @@ def _name(job: jobs.Job) -> str:
 
 
 def _failed(job: jobs.Job, damaged: bool, message: str) -> jobs.Outcome:
-    if isinstance(job, jobs.Commit):
+    if isinstance(job, jobs.CommitJob):
         return jobs.CommitFailed(job.n, job.index, damaged, False, message)
-    if isinstance(job, jobs.Verify):
+    if isinstance(job, jobs.VerifyJob):
         return jobs.VerifyFailed(job.n, job.index, damaged, message)
     return jobs.DeleteFailed(job.n, job.index, message)

@@ -11,26 +11,36 @@ import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
 
-from holdfast.callbacks.rows import ResultBuilder
 from holdfast.core import events as ev
 from holdfast.core.plan import WAITS_IN_VAIN
-from holdfast.core.policies import Reconfigure, Resize, Stop, Wish
+from holdfast.core.policies import Reconfigure, Resize, SchedulerRequest, Stop
 from holdfast.core.state import State, Stored, units
 from holdfast.core.transitions import apply
-from holdfast.schedulers.desk import SchedulerDesk
-from holdfast.search.desk import Answer, Asked, Completed, Item, NotNow, Paused, Result, Unpaused
+from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
+from holdfast.search.replayable import (
+    Answer,
+    Asked,
+    Completed,
+    Item,
+    NotNow,
+    ObjectiveChanged,
+    Paused,
+    ResultTold,
+    Unpaused,
+)
 from holdfast.testing.journal_bytes import Entry
 from holdfast.testing.ledger import Violation
-from holdfast.testing.roster import make_desk
 from holdfast.testing.scenario import Scenario
+from holdfast.testing.schedulers_under_test import make_adapter
+from holdfast.views.results import ResultBuilder
 
 WAITING = ("PENDING", "PAUSED")
 
 
 class Standing(NamedTuple):
-    """A wish that was not granted yet."""
+    """A request that was not applied yet."""
 
-    wish: Wish
+    wanted: SchedulerRequest
     made_at: float
     since: float  # when it could have been
 
@@ -45,13 +55,13 @@ class Retelling:
 
     def __init__(self, scenario: Scenario, scheduled: Collection[int]) -> None:
         self._results = ResultBuilder()
-        desk = make_desk(scenario.scheduler, scenario.seed, self._results)
-        assert desk is not None
-        self._desk: SchedulerDesk = desk
+        adapter = make_adapter(scenario.scheduler, scenario.seed, self._results)
+        assert adapter is not None
+        self._adapter: SchedulerAdapter = adapter
         self._scheduled = scheduled
         self._retention = scenario.retention
         self._state = State()
-        self._state.session.capacity = units({"CPU": scenario.cpus})
+        self._state.driver.capacity = units({"CPU": scenario.cpus})
         self._standing: list[Standing] = []
 
     def check(self, history: Iterable[Entry]) -> None:
@@ -68,7 +78,7 @@ class Retelling:
             elif isinstance(event, ev.TrialStarted):
                 self._nothing_was_forgotten(event)
             apply(self._state, event, self._retention)
-            self._desk.tell(self._state, event)
+            self._adapter.tell(self._state, event)
             self._note_wishes(event.at)
 
     def _judged(self, event: ev.Reported) -> None:
@@ -77,50 +87,50 @@ class Retelling:
         def result() -> dict[str, Any]:
             return self._results(state, trial, event.metrics, event.dt, event.at, event.worker)
 
-        said = self._desk.judge(state, trial, result)
+        said = self._adapter.judge(state, trial, result)
         if said != (event.verdict, event.why):
             raise Violation("I5", f"{event}: a scheduler that was told all this once says {said}")
 
     def _ended(self, event: ev.TrialTerminated) -> None:
-        self._was_wished(event, Stop(event.n, event.reason))
+        self._was_requested(event, Stop(event.n, event.reason))
 
     def _reconfigured(self, event: ev.TrialReconfigured) -> None:
-        wish = Reconfigure(event.n, event.config, event.tag, event.donor, event.parent, event.params)
-        self._was_wished(event, wish)
+        wanted = Reconfigure(event.n, event.config, event.tag, event.donor, event.parent, event.params)
+        self._was_requested(event, wanted)
 
     def _resized(self, event: ev.TrialResized) -> None:
-        self._was_wished(event, Resize(event.n, event.request))
+        self._was_requested(event, Resize(event.n, event.request))
 
-    def _was_wished(self, event: ev.AnyEvent, wish: Wish) -> None:
-        standing = list(self._desk.wishes(self._state))
-        if wish not in standing:
-            raise Violation("I5", f"{event}: a scheduler that was told all this once wishes {standing}")
+    def _was_requested(self, event: ev.AnyEvent, wanted: SchedulerRequest) -> None:
+        standing = list(self._adapter.requests(self._state))
+        if wanted not in standing:
+            raise Violation("I5", f"{event}: a scheduler that was told all this once requests {standing}")
 
     def _nothing_was_forgotten(self, event: ev.TrialStarted) -> None:
         """Whatever could have been granted in an earlier turn was, before the trial starts."""
-        for wish, made_at, since in self._standing:
-            if wish.n != event.n or since >= event.at:
+        for wanted, made_at, since in self._standing:
+            if wanted.n != event.n or since >= event.at:
                 continue
-            if isinstance(wish, Resize) and made_at <= self._state.epoch_at:
+            if isinstance(wanted, Resize) and made_at <= self._state.epoch_at:
                 # How large the machine is, is not in the journal: a new driver that is told the past does not know.
-                self._desk.tell(self._state, ev.TrialResized(event.at, event.n, wish.request))
+                self._adapter.tell(self._state, ev.TrialResized(event.at, event.n, wanted.request))
             else:
-                raise Violation("I5", f"{event}, and {wish} was not granted though it could have been since {since}")
+                raise Violation("I5", f"{event}, and {wanted} was not granted though it could have been since {since}")
 
     def _note_wishes(self, at: float) -> None:
         before, self._standing = self._standing, []
-        for wish in self._desk.wishes(self._state):
-            known = next((old for old in before if old.wish == wish), Standing(wish, at, math.inf))
-            since = min(known.since, at) if self._can_be_granted(wish) else math.inf
+        for wanted in self._adapter.requests(self._state):
+            known = next((old for old in before if old.wanted == wanted), Standing(wanted, at, math.inf))
+            since = min(known.since, at) if self._can_be_granted(wanted) else math.inf
             self._standing.append(known._replace(since=since))
 
-    def _can_be_granted(self, wish: Wish) -> bool:
-        trial = self._state.trials[wish.n]
+    def _can_be_granted(self, wanted: SchedulerRequest) -> bool:
+        trial = self._state.trials[wanted.n]
         if trial.status not in WAITING:
             return False
-        if not isinstance(wish, Reconfigure) or wish.donor is None:
+        if not isinstance(wanted, Reconfigure) or wanted.donor is None:
             return True
-        record = self._state.trials[wish.donor[0]].find(wish.donor[1])
+        record = self._state.trials[wanted.donor[0]].find(wanted.donor[1])
         return record is not None and record.stored == Stored.COMMITTED
 
 
@@ -142,14 +152,14 @@ def check_search(scenario: Scenario, history: Iterable[Entry], told: Sequence[tu
         event = entry.event
         apply(state, event, scenario.retention)
         if isinstance(event, ev.TrialCreated):
-            suggested = search.desk.claim(event.n)
+            suggested = search.adapter.claim(event.n)
             if suggested is None or search.filler.config(suggested.values) != event.config:
                 raise Violation("I5", f"{event}: a searcher that was told all this once suggests {suggested}")
         elif (item := search.script.item(state, event)) is not None:
-            search.desk.hear(item)
+            search.adapter.hear(item)
             heard += _facts(item)
         elif isinstance(event, ev.StoodStill | ev.SearchEnded):
-            _check_silence(event, state, search.desk.unclaimed())
+            _check_silence(event, state, search.adapter.unclaimed())
     wanted = [fact for fact in told if search.hears_results or fact[0] != "result"]
     if heard != wanted:
         raise Violation("I5", f"a searcher heard {heard} and should have heard {wanted}")
@@ -157,11 +167,11 @@ def check_search(scenario: Scenario, history: Iterable[Entry], told: Sequence[tu
 
 def _facts(item: Item) -> list[tuple[Any, ...]]:
     """What a searcher hears of an item, as the audit puts it."""
-    if isinstance(item, Asked):
+    if isinstance(item, Asked | ObjectiveChanged):
         return []
     n = int(item.trial_id.rpartition("_")[2])
     match item:
-        case Result(_, result):
+        case ResultTold(_, result):
             return [("result", n, result["link"])]
         case Completed(_, last, error):
             return [("end", n, 0 if last is None else last["link"], error)]

@@ -12,16 +12,16 @@ from typing import Any, Protocol
 
 from holdfast.core.events import Cause, ErrorFacts
 from holdfast.core.observations import Raised, Report, Returned, Saved, SealedStage, Stopped, Waiting
-from holdfast.testing.engine import Ahead, Ask, Die, Hang, Process, Program, Sleep, Tell, Wish
+from holdfast.testing.checkpoint_store import CheckpointStore
+from holdfast.testing.engine import Ahead, Ask, Die, FakeProcess, Hang, Program, SchedulerRequest, Sleep, Tell
 from holdfast.testing.ledger import Ledger, Life, Weights
-from holdfast.testing.store import MemoryStore
-from holdfast.trainable.messages import Decision
+from holdfast.trainable.worker_messages import Decision
 
 SPACE_RETRY_S = 1.0
 
 
 @dataclass(frozen=True, kw_only=True)
-class Training:
+class FakeTraining:
     """How one trial trains."""
 
     steps: int
@@ -53,7 +53,7 @@ class Mishaps(Protocol):
 
 
 class Trainer:
-    """Runs ``Training`` as the program of a process.
+    """Runs ``FakeTraining`` as the program of a process.
 
     Args:
         process: The attempt.
@@ -63,12 +63,12 @@ class Trainer:
 
     def __init__(
         self,
-        process: Process,
-        plan: Training,
+        process: FakeProcess,
+        plan: FakeTraining,
         epoch: int,
         *,
         root: str,
-        store: MemoryStore,
+        store: CheckpointStore,
         ledger: Ledger,
         mishaps: Mishaps,
     ) -> None:
@@ -123,7 +123,7 @@ class Trainer:
         key = (int(home[1:]), int(index))
         self._ledger.blamed[key] = self._ledger.blamed.get(key, 0) + 1
 
-    def _fail(self, mishap: str) -> Generator[Wish, Any, Raised]:
+    def _fail(self, mishap: str) -> Generator[SchedulerRequest, Any, Raised]:
         if mishap == "hang":
             self._life.hung = True
             yield Hang()
@@ -154,7 +154,7 @@ class Trainer:
         metrics = self._train()
         return Tell(Report(*self._who, self._process.ordinal + 1, self._plan.step_s, metrics, final=True))
 
-    def _report(self) -> Generator[Wish, Any, Decision]:
+    def _report(self) -> Generator[SchedulerRequest, Any, Decision]:
         plan, process = self._plan, self._process
         metrics = self._train()
         weights, done = self._weights, "done" in metrics
@@ -172,7 +172,7 @@ class Trainer:
         self._saved_now = sealed is not None
         return decision
 
-    def _save_last(self, decision: Decision) -> Generator[Wish, Any, None]:
+    def _save_last(self, decision: Decision) -> Generator[SchedulerRequest, Any, None]:
         """What a class saves when it is told to stop or pause."""
         plan = self._plan
         done = self._weights.step >= plan.steps
@@ -180,11 +180,11 @@ class Trainer:
         if plan.is_class and (decision.save or at_end):
             yield from self._send_saved()
 
-    def _send_saved(self) -> Generator[Wish, Any, None]:
+    def _send_saved(self) -> Generator[SchedulerRequest, Any, None]:
         sealed = yield from self._stage()
         yield Tell(Saved(*self._who, sealed, self._process.ordinal))
 
-    def _stage(self) -> Generator[Wish, Any, SealedStage]:
+    def _stage(self) -> Generator[SchedulerRequest, Any, SealedStage]:
         if self._mishaps.space_returns_in():
             yield Tell(Waiting(*self._who, "waiting for space"))
             while self._mishaps.space_returns_in():
@@ -192,13 +192,13 @@ class Trainer:
                 yield Sleep(SPACE_RETRY_S)
             yield Tell(Waiting(*self._who, ""))
         home = f"{self._root}/{self._run.trial_dir}"
-        name = self._store.stage(home, self._run.attempt, self._weights)
+        name = self._store.stage(home, self._run, self._weights)
         if self._mishaps.stage_is_spoiled():
             self._store.spoil_stage((home, name))
         return SealedStage(name, 1, 10, True)
 
 
-def scripted(process: Process) -> Program:
+def scripted(process: FakeProcess) -> Program:
     """The words of ``testing.scripted``, for the contract of engines."""
     who = (*process.key, process.worker)
     for word, *arguments in process.run.config["script"]:
