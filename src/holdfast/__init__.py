@@ -11,13 +11,16 @@ results = tune.Tuner(train, param_space={"x": tune.uniform(0, 5)}).fit()
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
+from holdfast import _moved
 from holdfast._version import __version__
+from holdfast.trainable import tracebacks as _tracebacks
 
 if TYPE_CHECKING:
     from holdfast.callbacks.callback import Callback
-    from holdfast.callbacks.reporters import CLIReporter, JupyterNotebookReporter, ProgressReporter
     from holdfast.checkpoints.checkpoint import Checkpoint
     from holdfast.compat.durable import DurableTrainable
+    from holdfast.compat.experiment import Experiment
+    from holdfast.compat.tune_run import run, run_experiments
     from holdfast.config import (
         CheckpointConfig,
         FailureConfig,
@@ -27,9 +30,10 @@ if TYPE_CHECKING:
         SyncConfig,
         TuneConfig,
     )
+    from holdfast.config.registry import register_env, register_trainable
+    from holdfast.config.resources import PlacementGroupFactory, with_parameters, with_resources
+    from holdfast.display.reporters import CLIReporter, JupyterNotebookReporter, ProgressReporter
     from holdfast.errors import TuneError
-    from holdfast.registry import register_env, register_trainable
-    from holdfast.resources import PlacementGroupFactory, with_parameters, with_resources
     from holdfast.results import ExperimentAnalysis, Result, ResultGrid
     from holdfast.schedulers import create_scheduler
     from holdfast.search import BasicVariantGenerator, create_searcher
@@ -49,8 +53,8 @@ if TYPE_CHECKING:
         uniform,
     )
     from holdfast.stopper import Stopper
+    from holdfast.trainable.api import checkpoint_dir, get_checkpoint, get_context, report, should_checkpoint
     from holdfast.trainable.context import TuneContext
-    from holdfast.trainable.inside import checkpoint_dir, get_checkpoint, get_context, report, should_checkpoint
     from holdfast.trainable.trainable import Trainable
     from holdfast.tuner import Tuner
 
@@ -58,13 +62,15 @@ if TYPE_CHECKING:
 # the rest. Each line is a module and the public names that live in it.
 _HOMES = {
     "holdfast.callbacks.callback": ("Callback",),
-    "holdfast.callbacks.reporters": (
+    "holdfast.display.reporters": (
         "CLIReporter",
         "JupyterNotebookReporter",
         "ProgressReporter",
     ),
     "holdfast.checkpoints.checkpoint": ("Checkpoint",),
     "holdfast.compat.durable": ("DurableTrainable",),
+    "holdfast.compat.experiment": ("Experiment",),
+    "holdfast.compat.tune_run": ("run", "run_experiments"),
     "holdfast.config": (
         "CheckpointConfig",
         "FailureConfig",
@@ -75,11 +81,11 @@ _HOMES = {
         "TuneConfig",
     ),
     "holdfast.errors": ("TuneError",),
-    "holdfast.registry": (
+    "holdfast.config.registry": (
         "register_env",
         "register_trainable",
     ),
-    "holdfast.resources": (
+    "holdfast.config.resources": (
         "PlacementGroupFactory",
         "with_parameters",
         "with_resources",
@@ -111,7 +117,7 @@ _HOMES = {
     ),
     "holdfast.stopper": ("Stopper",),
     "holdfast.trainable.context": ("TuneContext",),
-    "holdfast.trainable.inside": (
+    "holdfast.trainable.api": (
         "checkpoint_dir",
         "get_checkpoint",
         "get_context",
@@ -130,6 +136,7 @@ _SUBMODULES = frozenset(
         "callbacks",
         "error",
         "experiment",
+        "integration",
         "logger",
         "progress_reporter",
         "registry",
@@ -156,6 +163,7 @@ __all__ = [
     "Checkpoint",
     "CheckpointConfig",
     "DurableTrainable",
+    "Experiment",
     "ExperimentAnalysis",
     "FailureConfig",
     "JupyterNotebookReporter",
@@ -193,6 +201,8 @@ __all__ = [
     "register_env",
     "register_trainable",
     "report",
+    "run",
+    "run_experiments",
     "sample_from",
     "should_checkpoint",
     "uniform",
@@ -212,8 +222,14 @@ def __getattr__(name: str) -> Any:
         return import_module("holdfast.air.session")
     if name in _OLDER:
         return import_module("holdfast.compat.older_names").older(name)
-    raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    if name.startswith("_"):  # asked for by tools, not by people
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    raise import_module("holdfast.compat.older_names").unknown(name, __dir__())
 
 
 def __dir__() -> list[str]:
     return sorted({*__all__, *_SUBMODULES})
+
+
+_moved.install()
+_tracebacks.install()

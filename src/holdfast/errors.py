@@ -29,6 +29,7 @@
     │       └── SyncTimeoutError       (also TimeoutError) it took longer than it may
     ├── DamageError                    data is damaged; nothing was overwritten
     │   ├── JournalDamagedError        file, offset and record number are fields
+    │   ├── ObjectDamagedError         a stored trainable, setting or value; path and reason are fields
     │   └── CheckpointDamagedError     (also ValueError) path and reason are fields
     ├── TrialError                     a trial ended in ERROR; found in ``ResultGrid.errors``
     └── InternalError                  a bug in holdfast; the journal is intact
@@ -41,9 +42,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from holdfast.messages.visible import visible_lines
+
 
 class TuneError(Exception):
     """Base of everything that holdfast raises on purpose."""
+
+    def __str__(self) -> str:
+        """The message; names and texts in it may be of an experiment that one should not trust."""
+        return visible_lines(super().__str__())
 
 
 class UsageError(TuneError):
@@ -109,13 +116,15 @@ class ExperimentLockedError(OwnershipError):
         host: Where the holder runs.
         pid: Its process id there.
         age_s: Seconds since it was last heard of.
+        dead_in_s: Seconds until it is taken for dead if nothing more is heard of it; None if it is known to be alive.
     """
 
-    def __init__(self, message: str, *, host: str, pid: int, age_s: float) -> None:
+    def __init__(self, message: str, *, host: str, pid: int, age_s: float, dead_in_s: float | None = None) -> None:
         super().__init__(message)
         self.host = host
         self.pid = pid
         self.age_s = age_s
+        self.dead_in_s = dead_in_s
 
 
 class ForkedStorageError(OwnershipError, RuntimeError):
@@ -134,7 +143,7 @@ class StorageError(TuneError, OSError):
     """The experiment's storage did not do what was asked; trying again later may work."""
 
     def __str__(self) -> str:
-        return str(self.args[-1]) if self.args else ""
+        return visible_lines(str(self.args[-1])) if self.args else ""
 
 
 class StorageFullError(StorageError):
@@ -170,19 +179,49 @@ class DamageError(TuneError):
 
 
 class JournalDamagedError(DamageError):
-    """A record inside the journal does not match its checksum.
+    """A record of the journal does not match its checksum, or is missing though it was known to be durable.
 
     Attributes:
-        file: Segment file, relative to the experiment's root.
+        file: Segment file, relative to the experiment's root; of a journal in a store, the key of the object.
         offset: Byte offset of the damaged record.
         seq: Number of the first record that cannot be read.
+        missing: How many records are known to be missing at the end; None if nothing, or no number, is known.
+        since: When the last record before the missing ones was written, in seconds since 1970; None if not known.
+        summary: What is wrong, without what to do about it; empty if only the message tells.
     """
 
-    def __init__(self, message: str, *, file: str, offset: int, seq: int) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        file: str,
+        offset: int,
+        seq: int,
+        missing: int | None = None,
+        since: float | None = None,
+        summary: str = "",
+    ) -> None:
         super().__init__(message)
+        self.summary = summary
         self.file = file
         self.offset = offset
         self.seq = seq
+        self.missing = missing
+        self.since = since
+
+
+class ObjectDamagedError(DamageError):
+    """A stored trainable, setting or value is not what was stored; nothing was loaded from it.
+
+    Attributes:
+        path: The file.
+        reason: What is wrong with it.
+    """
+
+    def __init__(self, message: str, *, path: str, reason: str) -> None:
+        super().__init__(message)
+        self.path = path
+        self.reason = reason
 
 
 class CheckpointDamagedError(DamageError, ValueError):
@@ -212,6 +251,9 @@ class TrialError(TuneError):
 
     def __init__(self, message: str, **facts: Any) -> None:
         super().__init__(message)
+        self._know(facts)
+
+    def _know(self, facts: dict[str, Any]) -> None:
         self.trial_id: str = facts.get("trial_id", "")
         self.cause: str = facts.get("cause", "")
         self.error_type: str = facts.get("error_type", "")
@@ -224,4 +266,15 @@ class InternalError(TuneError):
 
 
 class IllegalTransitionError(InternalError):
-    """An event arrived in a status that the transition table does not allow."""
+    """An event arrived in a status that the transition table does not allow.
+
+    Where a journal is read, the journal is damaged; anywhere else this is a bug.
+    """
+
+    @property
+    def fact(self) -> str:
+        """What does not fit, without whose fault that is."""
+        return str(self.args[0]) if self.args else ""
+
+    def __str__(self) -> str:
+        return f"{self.fact}; this is a bug in holdfast. The journal is intact: nothing was lost."

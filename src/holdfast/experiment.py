@@ -1,5 +1,14 @@
-"""``Trial``, as callbacks and stoppers are given it, under the name that users of other tuners import it by."""
+"""``Trial``, as callbacks and stoppers are given it, and ``Experiment``, under the name that others import them by."""
 
-from holdfast.callbacks.trial_view import TrialView as Trial
+from importlib import import_module
+from typing import Any
+
+from holdfast.views.trials import TrialView as Trial
 
 __all__ = ["Trial"]
+
+
+def __getattr__(name: str) -> Any:
+    if name == "Experiment":
+        return import_module("holdfast.compat.experiment").Experiment
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

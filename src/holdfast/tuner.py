@@ -6,23 +6,22 @@ import copy
 import os
 import pickle
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import fields
 from typing import Any, NoReturn
 
 from holdfast.config import Environment, ResumeConfig, RunConfig, SyncConfig, TuneConfig
+from holdfast.config.arguments import KnownArguments, suggestion
 from holdfast.controller.driver import Driver, Outcome, make_info
-from holdfast.controller.experiment import (
-    Experiment,
-    create_experiment,
-    load_experiment,
-)
-from holdfast.controller.remote import can_open, remote_of
+from holdfast.controller.experiment import Experiment, create_experiment
+from holdfast.controller.loading import load_experiment
+from holdfast.controller.own_objects import OwnObjects
+from holdfast.controller.remote_experiment import can_open, prefer_mirror_in, remote_of
 from holdfast.controller.spec import Root
 from holdfast.errors import InvalidInputError, InvalidTypeError, NotRunError
+from holdfast.messages.warn import ExperimentWarning, warn_user
 from holdfast.results import ResultGrid
 from holdfast.storage.address import join_address, parse
-from holdfast.warn import warn_user
 
 
 class _class_only:
@@ -42,7 +41,7 @@ class _class_only:
         return self.function.__get__(owner)
 
 
-class Tuner:
+class Tuner(KnownArguments):
     """Runs an experiment: many trials of one trainable, over a search space.
 
     Args:
@@ -71,10 +70,7 @@ class Tuner:
         param_space: dict[str, Any] | None = None,
         tune_config: TuneConfig | None = None,
         run_config: RunConfig | None = None,
-        **unknown: Any,
     ) -> None:
-        for name in unknown:
-            raise InvalidTypeError(f"Tuner() has no argument {name!r}. {_where_it_belongs(name)}")
         self._environment = Environment.read()
         tune_config = _checked(tune_config, TuneConfig, "tune_config")
         run_config = copy.copy(_checked(run_config, RunConfig, "run_config"))
@@ -82,20 +78,40 @@ class Tuner:
         self._takeover = False
         self._outcome: Outcome | None = None
         self._restored = False
-        existing = _existing(run_config)
+        self._driver: Driver | None = None
+        self._has_recalled = False  # the user's objects hold what the experiment's have learned
+        existing = self._find_existing(run_config)
+        self._own = own = OwnObjects(tune_config, run_config)
+        tune_config = own.apart(tune_config, begins=existing is None)
+        run_config = own.apart(run_config, begins=existing is None)
         if existing is not None:
-            self._open(
-                load_experiment(
-                    existing,
-                    trainable,
-                    param_space,
-                    run_config.storage_filesystem,
-                    tune_config=tune_config,
-                    run_config=run_config,
-                )
-            )
+            self._open(self._load_existing(existing, trainable, param_space, tune_config, run_config))
         else:
-            self._experiment = create_experiment(trainable, param_space, tune_config, run_config, self._environment)
+            self._experiment = self._create(trainable, param_space, tune_config, run_config)
+            self._experiment.notes += own.notes
+
+    @classmethod
+    def _refusal(cls, name: str, known: Collection[str]) -> str:
+        return f"Tuner() has no argument {name!r}. {_where_it_belongs(name, known)}"
+
+    def _find_existing(self, run_config: RunConfig) -> str | None:
+        return find_existing(run_config)
+
+    def _create(self, trainable: Any, param_space: Any, tune_config: TuneConfig, run_config: RunConfig) -> Experiment:
+        return create_experiment(trainable, param_space, tune_config, run_config, self._environment)
+
+    def _load_existing(
+        self, place: str, trainable: Any, param_space: Any, tune_config: TuneConfig, run_config: RunConfig
+    ) -> Experiment:
+        """The experiment that ``if_exists="resume"`` has found at ``place``."""
+        return load_experiment(
+            place,
+            trainable,
+            param_space,
+            run_config.storage_filesystem,
+            tune_config=tune_config,
+            run_config=run_config,
+        )
 
     def _open(self, experiment: Experiment) -> None:
         self._experiment = experiment
@@ -107,13 +123,21 @@ class Tuner:
         A trial's exception does not end the run: it is in ``ResultGrid.errors`` (see ``FailureConfig``). Ctrl+C ends
         it in order and returns what there is; the restore call is printed.
 
+        When this returns or raises, the searcher, scheduler and stop rule that were passed hold what they have learned.
+
         Durability:
             When this returns, everything in the returned grid is fsynced under the experiment's root.
         """
         driver = Driver(self._experiment, self._environment, resume=self._resume, takeover=self._takeover)
-        self._outcome = None
-        outcome = driver.run()
+        self._driver, self._outcome = driver, None
+        try:
+            outcome = driver.run()
+        finally:
+            driver.hand_back(self._own)
+            self._has_recalled = True
         self._outcome = outcome
+        for text in outcome.advice:
+            warn_user(text, ExperimentWarning)
         self._resume = None  # a second fit() continues; it does not resume errored trials once more
         if outcome.failure is not None:
             self._raise_failure(outcome, *outcome.failure)
@@ -130,7 +154,16 @@ class Tuner:
                 "The experiment has not been run: call `tuner.fit()` first. (Results of an earlier experiment: "
                 "`Tuner.restore(path).get_results()`.)"
             )
+        self._recall()
         return ResultGrid.from_path(self._experiment.root.path, info=make_info(self._experiment))
+
+    def _recall(self) -> None:
+        """Let searcher, scheduler and stop rule that a restore was given again hold what they had learned."""
+        if self._own and not self._has_recalled:
+            driver = Driver(self._experiment, self._environment)
+            driver.recall()
+            driver.hand_back(self._own)
+            self._has_recalled = True
 
     def _raise_failure(self, outcome: Outcome, n: int, pickled: bytes) -> NoReturn:
         """Raise what the trial raised, or, if it died or its exception cannot be loaded here, what is known of it."""
@@ -142,6 +175,7 @@ class Tuner:
             original = None
         if original is None:
             raise error
+        error.__cause__ = None  # it is what is raised here
         raise original from error
 
     @staticmethod
@@ -173,7 +207,7 @@ class Tuner:
 
         Args:
             path: The experiment's root; it may have been moved, renamed or copied.
-            trainable: The same trainable again; None uses the stored one.
+            trainable: The same trainable again, with its code as it is now; None uses the stored one.
             resume_unfinished: Continue trials that had not ended, from their latest checkpoints. False ends them.
             resume_errored: Try trials that ended in ERROR again, from their latest checkpoints.
             restart_errored: Try them again from scratch; ``resume_errored`` wins if both are given.
@@ -181,9 +215,12 @@ class Tuner:
             storage_filesystem: The pyarrow or fsspec file system in which ``path`` is a path.
             sync_config: With the syncer that copied the experiment to ``path``, to bring it here first.
             takeover: Take the experiment from a driver that is still alive; that one stops at its next write.
-            tune_config: With the same scheduler or searcher again, to correct code of yours in it.
-            run_config: With the same stop rule or callbacks again, for the same reason; and with another ``verbose``,
-                ``progress_reporter`` or ``engine`` for this run. What else differs is ignored, with a warning.
+            tune_config: Other targets for the whole experiment (``num_samples``, ``time_budget_s``,
+                ``max_concurrent_trials``) or another ``metric`` and ``mode``; what is left at its default stays as it
+                was. Or the same scheduler or searcher again, to correct code of yours in it.
+            run_config: Another ``stop``, for trials that have not ended; or the same one or the same callbacks again,
+                to correct code; and another ``verbose``, ``progress_reporter`` or ``engine`` for this run. What else
+                differs is ignored, with a warning.
             overwrite_trainable: Older spelling of ``trainable``.
 
         Raises:
@@ -202,6 +239,10 @@ class Tuner:
         tuner._environment = Environment.read()
         tuner._outcome = None
         tuner._takeover = takeover
+        tuner._has_recalled = False
+        tuner._own = own = OwnObjects(tune_config, run_config)
+        tune_config = tune_config and own.apart(tune_config, begins=False)
+        run_config = run_config and own.apart(run_config, begins=False)
         errored = "resume" if resume_errored else "restart" if restart_errored else "skip"
         tuner._resume = _resume_config or ResumeConfig(
             unfinished="resume" if resume_unfinished else "skip",  # type: ignore[arg-type]
@@ -223,19 +264,19 @@ class Tuner:
         """Is there an experiment exactly at ``path``? With a syncer that copies there: can that bring one?"""
         _check_path("can_restore", path)
         if sync_config is not None:
-            from holdfast.controller.synced_home import copy_exists
+            from holdfast.controller.synced_backend import copy_exists
 
             return copy_exists(os.fspath(path), sync_config)
         return can_open(path, storage_filesystem)
 
 
-def _where_it_belongs(name: str) -> str:
+def _where_it_belongs(name: str, known: Collection[str]) -> str:
     if name == "config":
         return "The search space is param_space={...}."
     for kind, argument in ((TuneConfig, "tune_config"), (RunConfig, "run_config")):
         if name in (field.name for field in fields(kind)):
             return f"Write {argument}=tune.{kind.__name__}({name}=...)."
-    return "It has: trainable, param_space, tune_config, run_config."
+    return suggestion(name, known).strip()
 
 
 def _check_path(method: str, path: Any) -> None:
@@ -260,7 +301,7 @@ def _checked(value: Any, kind: type[Any], name: str) -> Any:
     return value
 
 
-def _existing(run_config: RunConfig) -> str | None:
+def find_existing(run_config: RunConfig) -> str | None:
     """Where the experiment is that ``if_exists="resume"`` continues; a syncer brings it first."""
     if run_config.if_exists != "resume" or run_config.name is None:
         return None
@@ -268,13 +309,17 @@ def _existing(run_config: RunConfig) -> str | None:
     remote = remote_of(base, run_config.storage_filesystem)
     if remote is not None:
         place = remote.below(run_config.name)
-        return place.url if place.exists() and place.was_started() else None
+        if not place.exists() or not place.was_started():
+            return None
+        if run_config.local_dir is not None:
+            prefer_mirror_in(os.fspath(run_config.local_dir), place.url, run_config.storage_filesystem)
+        return place.url
     root = Root(os.path.join(parse(base).path, run_config.name))
     if root.exists() and root.was_started():
         return str(root.path)
     sync = run_config.sync_config
     if sync is not None and sync.upload_dir is not None and sync.has_own_syncer:
-        from holdfast.controller.synced_home import copy_exists, fetch_copy
+        from holdfast.controller.synced_backend import copy_exists, fetch_copy
 
         address = join_address(sync.upload_dir, root.name)
         if copy_exists(address, sync):
