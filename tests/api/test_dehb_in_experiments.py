@@ -1,4 +1,4 @@
-"""DEHB in real experiments: budgets are kept, and a restored search goes on as if nothing had happened."""
+"""DEHB in real experiments: budgets are kept, and a restored search continues as if nothing had happened."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from experiment_tools import history, statuses
 
 import holdfast as tune
-from holdfast.schedulers.dehb import DEHBScheduler
+from holdfast.schedulers.hb_dehb import DEHBScheduler
 from holdfast.search.dehb import DEHBSearch
 
 SPACE = {"x": tune.uniform(0, 1), "deep": {"y": tune.loguniform(0.01, 1)}, "kind": tune.choice(["a", "b"])}
@@ -51,9 +51,9 @@ def test_both_can_be_given_by_name_and_a_trial_may_look_at_its_budget(make_tuner
 
 
 def test_a_restored_search_suggests_what_it_would_have_suggested(make_tuner, crashed, root):
-    settings = {"search_alg": DEHBSearch(max_t=9), "scheduler": "dehb", **SEARCH}
-    undisturbed = make_tuner(train, SPACE, name="undisturbed", **settings).fit()
-    crashed(train, SPACE, after=20, **settings)
+    settings = {"scheduler": "dehb", **SEARCH}
+    undisturbed = make_tuner(train, SPACE, name="undisturbed", search_alg=DEHBSearch(max_t=9), **settings).fit()
+    crashed(train, SPACE, after=20, search_alg=DEHBSearch(max_t=9), **settings)
     grid = tune.Tuner.restore(root).fit()
     assert statuses(grid) == ["TERMINATED"] * 22
     configs = [{key: value for key, value in result.config.items() if key != "dir"} for result in grid]

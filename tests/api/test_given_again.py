@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 import holdfast as tune
-from holdfast.controller.given_again import is_alike
+from holdfast.controller.overrides import is_alike
 from holdfast.schedulers import ASHAScheduler, MedianStoppingRule, TrialScheduler
 from holdfast.search import OptunaSearch
 
@@ -80,15 +80,14 @@ def test_a_corrected_scheduler_is_used_and_one_with_other_arguments_is_not(
 def test_what_was_settled_at_the_beginning_is_not_changed_and_the_user_is_told(
     make_tuner: Callable[..., tune.Tuner],
 ) -> None:
-    make_tuner(train, SPACE, metric="loss", mode="min").fit()
+    make_tuner(train, SPACE, metric="loss", mode="min", seed=1).fit()
+    other = {"seed": 2, "failure_config": tune.FailureConfig(max_failures=3), "scheduler": ASHAScheduler()}
     with pytest.warns(UserWarning, match="goes on as it was begun") as told:
-        again = make_tuner(
-            train, SPACE, metric="loss", mode="max", num_samples=3, max_concurrent_trials=1, if_exists="resume"
-        )
+        again = make_tuner(train, SPACE, metric="loss", mode="min", if_exists="resume", **other)
     (text,) = [str(each.message) for each in told if each.category is UserWarning]
-    assert "mode='min', not 'max'" in text
-    assert "num_samples=1, not 3" in text
-    assert "max_concurrent_trials=None, not 1" in text
+    assert "seed=1, not 2" in text
+    assert "failure_config=" in text
+    assert "scheduler=None, not AsyncHyperBandScheduler" in text
     assert "metric=" not in text
     assert len(again.fit()) == 2
 

@@ -200,3 +200,28 @@ def test_a_searcher_cannot_be_used_as_well(make_tuner):
 
     with pytest.raises(ValueError, match="Search algorithms cannot be used with"):
         make_tuner(climb, SPACE, scheduler=pbt(), search_alg=Mine())
+
+
+def test_frames_tell_which_rows_a_copy_has_trained_again(make_tuner, root, tmp_path):
+    pytest.importorskip("pandas")
+    grid = make_tuner(
+        climb, {**SPACE, "dir": str(tmp_path), "steps": 12}, num_samples=1, scheduler=pbt(synch=True), seed=1
+    ).fit()
+    story = Story(root)
+    copied = {row[0] for row in story.copies}
+    assert copied, "nobody was copied"
+    for read in (grid, tune.ResultGrid.from_path(root)):
+        for result in read:
+            frame = result.metrics_dataframe
+            if result.metrics["experiment_tag"].partition("@")[0] not in copied:
+                assert "lineage" not in frame
+                continue
+            mine = [row for row in story.copies if row[0] == result.metrics["experiment_tag"].partition("@")[0]]
+            assert not frame.duplicated(["lineage", "training_iteration"]).any()
+            assert 1 <= frame["lineage"].max() <= len(mine)  # the last copy may have had nothing left to do
+            assert frame["lineage"].is_monotonic_increasing
+            assert frame["copied_from"].isna().tolist() == (frame["lineage"] == 0).tolist()
+            ids = {other.trial_id for other in read}
+            assert set(frame["copied_from"].dropna()) <= ids - {result.trial_id}
+    analysis = tune.ExperimentAnalysis(root)
+    assert any("lineage" in frame for frame in analysis.trial_dataframes.values())

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import holdfast
 
-HEAVY = ["numpy", "pandas", "pyarrow", "ray", "rich", "sklearn"]
+HEAVY = ["keras", "lightgbm", "lightning", "numpy", "pandas", "pyarrow", "ray", "rich", "sklearn", "torch", "xgboost"]
 
 
 def test_the_public_names_are_exactly_these():
@@ -20,6 +20,7 @@ def test_the_public_names_are_exactly_these():
         "Checkpoint",
         "CheckpointConfig",
         "DurableTrainable",
+        "Experiment",
         "ExperimentAnalysis",
         "FailureConfig",
         "JupyterNotebookReporter",
@@ -57,6 +58,8 @@ def test_the_public_names_are_exactly_these():
         "register_env",
         "register_trainable",
         "report",
+        "run",
+        "run_experiments",
         "sample_from",
         "should_checkpoint",
         "uniform",

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from holdfast import registry
+from holdfast.config import registry
+from holdfast.config.registry import get_env, get_trainable, register_env, register_trainable, trainable_name
 from holdfast.errors import TuneError
-from holdfast.registry import get_env, get_trainable, register_env, register_trainable, trainable_name
 
 
 class FakeTrainable:

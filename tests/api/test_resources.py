@@ -13,9 +13,8 @@ from typing import Any
 import cloudpickle
 import pytest
 
-from holdfast.errors import TuneError
-from holdfast.registry import trainable_name
-from holdfast.resources import (
+from holdfast.config.registry import trainable_name
+from holdfast.config.resources import (
     PlacementGroupFactory,
     flat_request,
     request_from_dict,
@@ -23,6 +22,7 @@ from holdfast.resources import (
     with_parameters,
     with_resources,
 )
+from holdfast.errors import TuneError
 
 ONE_CPU = PlacementGroupFactory([{"CPU": 1}])
 
@@ -397,7 +397,7 @@ def test_wrapped_trainables_travel_to_another_process() -> None:
         cloudpickle.unregister_pickle_by_value(sys.modules[__name__])
     program = (
         "import sys, cloudpickle\n"
-        "from holdfast.resources import resources_of\n"
+        "from holdfast.config.resources import resources_of\n"
         "function, cls = cloudpickle.loads(sys.stdin.buffer.read())\n"
         "print(function({'x': 1}), cls({'x': 1}).got, function.__name__, cls.__name__,\n"
         "      resources_of(function, {}).head_cpus, resources_of(cls, {}).head_cpus)\n"

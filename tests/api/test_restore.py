@@ -248,10 +248,15 @@ def test_another_space_is_refused_with_both_lists_of_keys(make_tuner, root):
     assert "Expected: ['a', 'b/c']" in str(caught.value)
 
 
-def test_plain_values_of_a_space_given_again_change_nothing(crashed, root, monkeypatch):
+def test_other_constants_of_a_space_given_again_change_nothing_and_other_domains_are_refused(
+    crashed, root, monkeypatch
+):
     monkeypatch.setenv("TUNE_MAX_PENDING_TRIALS_PG", "1")
     crashed(noop, {"x": tune.grid_search([1, 2, 3, 4, 5, 6]), "u": tune.uniform(0, 1), "c": 7}, after=1)
-    space = {"dir": "elsewhere", "x": tune.grid_search([10] * 9), "u": tune.uniform(5, 6), "c": 8}
+    space = {"dir": "elsewhere", "x": tune.grid_search([1, 2, 3, 4, 5, 6]), "u": tune.uniform(0, 1), "c": 8}
+    for other in ({"x": tune.grid_search([10] * 9)}, {"u": tune.uniform(5, 6)}):
+        with pytest.raises(ValueError, match=r"param_space.*start another experiment"):
+            restore(root, param_space={**space, **other})
     grid = restore(root, param_space=space).fit()
     assert [result.config["x"] for result in grid] == [1, 2, 3, 4, 5, 6]
     assert all(result.config["c"] == 7 and result.config["u"] < 1 for result in grid)

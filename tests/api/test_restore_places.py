@@ -17,7 +17,6 @@ from holdfast.errors import (
     DamageError,
     ExperimentLockedError,
     ExperimentNotFoundError,
-    InvalidInputError,
     NewerFormatError,
 )
 
@@ -205,7 +204,7 @@ def test_a_damaged_record_is_refused_and_left_alone(make_tuner, root, content):
 def test_a_trainable_that_cannot_be_loaded_is_asked_for(make_tuner, root):
     make_tuner(noop).fit()
     (root / ".holdfast" / "objects" / "trainable.pkl").write_bytes(b"no pickle")
-    with pytest.raises(InvalidInputError, match=r"Tuner\.restore\(path, trainable="):
+    with pytest.raises(DamageError, match=r"Tuner\.restore\(path, trainable="):
         restore(root)
     assert len(restore(root, noop).fit()) == 1
 

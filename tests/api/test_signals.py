@@ -188,7 +188,7 @@ except KeyboardInterrupt:
     code, output = driver.end()
     assert code == 130, output
     assert "KeyboardInterrupt" in output
-    assert f'Tuner.restore("{root}")' in output
+    assert f'Tuner.restore("{root}", trainable=train).fit()' in output
     (result,) = restore(root).get_results()
     assert (result.status, result.metrics["step"]) == ("PENDING", 1)
     (result,) = restore(root).fit()

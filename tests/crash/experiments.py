@@ -58,6 +58,7 @@ class Plan(msgspec.Struct, kw_only=True):
     segment_bytes: int = 0
     takeover: bool = False
     restore: dict[str, bool] = {}
+    again: bool = False  # a restore is given the trainable and the space again
     gate: str = ""  # wait for this file before fit()
     creation_gate: str = ""  # and for this one before there is a Tuner
 
@@ -81,7 +82,7 @@ def loss_of(config: dict[str, Any], step: int) -> float:
 
 
 def load(config: dict[str, Any]) -> tuple[int, str]:
-    """Step and state to go on from; a checkpoint that is not whole fails the trial."""
+    """Step and state to continue from; a checkpoint that is not whole fails the trial."""
     checkpoint = tune.get_checkpoint()
     if checkpoint is None:
         return 0, first_hash(config["x"])
@@ -269,22 +270,25 @@ def stop_rule(name: str) -> Any:
 
 def make_tuner(root: str, plan: Plan) -> tune.Tuner:
     """Continue the experiment at ``root`` if there is one; otherwise begin it."""
+    trainable = {"chain": chain, "class": ChainClass, "breeding": breeding, "failing": failing}[plan.train]
+    space = {
+        "x": tune.uniform(0, 1),
+        "rate": tune.choice([0.05, 0.1, 0.2, 0.4]),
+        "steps": plan.steps,
+        "every": plan.every,
+        "pause_s": plan.pause_s,
+        "bytes": plan.bytes,
+        "copied": plan.copied,
+        "sprints": plan.sprints,
+        "hold": plan.hold,
+        "hold_at": plan.hold_at,
+    }
     if tune.Tuner.can_restore(root):
-        return tune.Tuner.restore(root, takeover=plan.takeover, **plan.restore)
+        again = {"trainable": trainable, "param_space": space} if plan.again else {}
+        return tune.Tuner.restore(root, takeover=plan.takeover, **plan.restore, **again)
     return tune.Tuner(
-        {"chain": chain, "class": ChainClass, "breeding": breeding, "failing": failing}[plan.train],
-        param_space={
-            "x": tune.uniform(0, 1),
-            "rate": tune.choice([0.05, 0.1, 0.2, 0.4]),
-            "steps": plan.steps,
-            "every": plan.every,
-            "pause_s": plan.pause_s,
-            "bytes": plan.bytes,
-            "copied": plan.copied,
-            "sprints": plan.sprints,
-            "hold": plan.hold,
-            "hold_at": plan.hold_at,
-        },
+        trainable,
+        param_space=space,
         tune_config=tune.TuneConfig(num_samples=plan.trials, seed=plan.seed, metric="loss", mode="min"),
         run_config=tune.RunConfig(
             name=os.path.basename(root),

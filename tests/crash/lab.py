@@ -30,7 +30,7 @@ from holdfast.core import events as ev
 from holdfast.core.observations import Report
 from holdfast.core.state import State, Status
 from holdfast.journal.reader import read_journal
-from holdfast.trainable.ahead import SpoolFolder
+from holdfast.trainable.spool_writer import SpoolFolder
 
 SCRIPT = str(Path(__file__).with_name("experiments.py"))
 MARK = "CRASH_TEST_MARK"

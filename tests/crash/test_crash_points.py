@@ -1,4 +1,4 @@
-"""A real experiment dies at every named place of the commit protocol and of the journal, and goes on.
+"""A real experiment dies at every named place of the commit protocol and of the journal, and continues.
 
 The places are in the shipped code (``storage/crashpoint.py``). Those of the worker's half of a commit are armed in
 workers alone, the others in the driver alone.
@@ -10,11 +10,13 @@ import re
 import runpy
 from pathlib import Path
 
+import msgspec
 import pytest
 from experiments import Plan
 from lab import Lab, driver_crash, mostly_slow, worker_crash
 
 import holdfast
+from holdfast.cli.main import main
 from holdfast.core import events as ev
 
 PLAN = Plan(trials=3, steps=12, every=2, keep=1, pause_s=0.0, segment_bytes=4_000)
@@ -39,6 +41,9 @@ DRIVER_POINTS = [
     "snapshot.after_rename",
 ]
 OPENING_POINTS = ["epoch.claimed", "journal.rotate.created", "journal.rotate.synced", "journal.before_write"]
+REPLACING_POINTS = ["objects.replacing:1", "objects.replaced:1", "objects.replaced:2", "objects.replaced:3"]
+REPAIR_POINTS = ["repair.copied", "repair.marked", "repair.cut", "repair.rebuilt", "repair.complete"]
+IMPORT_POINTS = ["import.written", "import.renamed"]
 WORKER_POINTS = ["L0.after:3", "L1.mid:3", "L1.after:3", "L1.sealed:3"]
 
 SNAPSHOTS = {"TUNE_GLOBAL_CHECKPOINT_S": "0"}
@@ -49,8 +54,10 @@ def test_every_place_in_the_code_is_visited_here_or_in_the_tests_of_stores() -> 
     source = "\n".join(path.read_text() for path in Path(holdfast.__file__).parent.rglob("*.py"))
     named = set(re.findall(r'\bcrashpoint\("([^"]+)"\)', source))
     named |= {f"snapshot{moment}" for moment in re.findall(r'\bcrashpoint\(label \+ "([^"]+)"\)', source)}
-    here = [*DRIVER_POINTS, *OPENING_POINTS, *WORKER_POINTS]
+    here = [*DRIVER_POINTS, *OPENING_POINTS, *REPLACING_POINTS, *WORKER_POINTS]
     elsewhere = runpy.run_path(str(Path(__file__).parents[1] / "remote" / "remote_points.py"))["ALL_POINTS"]
+    here += REPAIR_POINTS  # test_lost_journal.py
+    here += IMPORT_POINTS  # ray_import/test_import_reads.py
     assert {point.partition(":")[0] for point in [*here, *elsewhere]} == named
 
 
@@ -82,6 +89,21 @@ def test_drivers_that_die_while_they_open_the_experiment_change_nothing(lab: Lab
     assert lab.check_nothing_lost() == before
     lab.run(PLAN).must_finish()
     lab.check_finished(PLAN)
+
+
+@pytest.mark.parametrize("point", mostly_slow(REPLACING_POINTS, "objects.replaced:1"))
+def test_drivers_that_die_while_they_replace_stored_objects_leave_whole_files(lab: Lab, point: str) -> None:
+    """Whichever files were replaced: each one matches its checksum, and the next driver resumes, given them or not."""
+    assert lab.run(PLAN, **driver_crash("L5.after:3")).process.returncode == -9
+    before = lab.check_nothing_lost()
+    again = msgspec.structs.replace(PLAN, again=True)
+    for _ in range(2):
+        assert lab.run(again, **driver_crash(point)).process.returncode == -9
+        assert main(["verify", str(lab.root)]) == 0
+    assert lab.check_nothing_lost() == before
+    lab.run(PLAN).must_finish()
+    lab.check_finished(PLAN)
+    assert main(["verify", str(lab.root)]) == 0
 
 
 @pytest.mark.parametrize("point", mostly_slow(WORKER_POINTS, "L1.sealed:3"))

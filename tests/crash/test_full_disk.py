@@ -1,4 +1,4 @@
-"""A full disk is an event, not an end: the experiment waits, says so, and goes on by itself when there is space."""
+"""A full disk is an event, not an end: the experiment waits, says so, and continues by itself when there is space."""
 
 from __future__ import annotations
 

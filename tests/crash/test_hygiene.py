@@ -23,7 +23,7 @@ AFTER_END_S = 5.0
 
 @pytest.fixture
 def hold(lab: Lab) -> Path:
-    """Trials of a held plan go on from their first checkpoint when this file is gone."""
+    """Trials of a held plan continue from their first checkpoint when this file is gone."""
     path = lab.folder / "hold"
     path.touch()
     return path

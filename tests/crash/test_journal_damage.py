@@ -13,7 +13,7 @@ from typing import NamedTuple
 import msgspec
 import pytest
 from experiments import Plan
-from lab import Lab, driver_crash
+from lab import Lab, driver_crash, surviving_rows
 
 from holdfast.cli.main import main as holdfast
 from holdfast.controller.opening import SnapshotRecord, open_state, snapshot_payload
@@ -24,8 +24,9 @@ from holdfast.core.state import State
 from holdfast.core.transitions import apply
 from holdfast.errors import DamageError, JournalDamagedError, NewerFormatError
 from holdfast.journal.frames import FRAME_OVERHEAD
+from holdfast.journal.reach import newest_mark
 from holdfast.journal.reader import read_journal
-from holdfast.journal.repair import repair_journal, verify_journal
+from holdfast.journal.recovery import verify_journal
 from holdfast.journal.segments import read_chain
 from holdfast.storage.local import REAL_DISK
 
@@ -99,8 +100,15 @@ def newest_segment(root: Path) -> Path:
 
 
 @pytest.mark.slow
-def test_a_journal_cut_at_any_of_its_last_bytes_is_the_history_up_to_there(specimen: Specimen, tmp_path: Path) -> None:
+def test_a_journal_cut_at_any_of_its_last_bytes_is_the_history_up_to_there_or_known_to_be_shorter(
+    specimen: Specimen, tmp_path: Path
+) -> None:
+    """What a driver or a snapshot knew to be durable and is gone is damage; what nobody vouched for is not."""
     root = specimen.copy(tmp_path / "cut")
+    mark = newest_mark(str(root), REAL_DISK)
+    assert mark is not None
+    assert mark.position is not None
+    durable = mark.position.next_seq - 1
     (*_, last) = read_chain(str(root), REAL_DISK).links
     path = newest_segment(root)
     assert path.name == last.name.file
@@ -114,12 +122,18 @@ def test_a_journal_cut_at_any_of_its_last_bytes_is_the_history_up_to_there(speci
             file.truncate(size)
         while ends[whole] > size:
             whole -= 1
-        assert specimen.open(root) == specimen.prefixes[last.name.first_seq - 1 + whole], f"cut at byte {size}"
+        kept = last.name.first_seq - 1 + whole
+        found = open_or_damage(specimen, root)
+        if kept < durable:
+            assert isinstance(found, JournalDamagedError), f"cut at byte {size}"
+            assert (found.seq, found.missing) == (kept + 1, durable - kept)
+            found = comparable(open_state(root, specimen.retention, tolerant=True).state)
+        assert found == specimen.prefixes[kept], f"cut at byte {size}"
 
 
 @pytest.mark.slow
-def test_an_experiment_whose_journal_was_cut_goes_on_from_there(specimen: Specimen, tmp_path: Path) -> None:
-    """What the cut took is as if it had not happened, though checkpoints and result files are further than that."""
+def test_an_experiment_whose_journal_was_cut_is_repaired_and_goes_on(specimen: Specimen, tmp_path: Path) -> None:
+    """Files tell most of what the cut took; nothing is told twice, whatever they tell."""
     size = newest_segment(specimen.root).stat().st_size
     for number, cut in enumerate([1, 7, 150, 900, 2000, 4000]):
         lab = Lab(tmp_path / str(number))
@@ -127,6 +141,12 @@ def test_an_experiment_whose_journal_was_cut_goes_on_from_there(specimen: Specim
         with open(newest_segment(lab.root), "r+b") as file:
             file.truncate(size - cut)
         try:
+            if holdfast(["verify", str(lab.root)]) == 1:
+                refused = lab.run(PLAN)
+                assert refused.process.returncode == 1
+                assert "JournalDamagedError" in refused.output
+                assert holdfast(["repair", str(lab.root), "--yes"]) == 0
+                assert holdfast(["verify", str(lab.root)]) == 0
             lab.run(PLAN).must_finish()
             lab.check_finished(PLAN)
         finally:
@@ -157,7 +177,7 @@ def test_a_flipped_bit_is_named_or_was_never_acknowledged(
             assert found.file in str(found), story
         else:
             assert found in specimen.prefixes[-2 if path == newest_segment(root) else -1 :], story
-        (finding,) = verify_journal(root)
+        *_, finding = sorted(verify_journal(root), key=lambda each: each.level, reverse=True)
         assert finding.file == f".holdfast/journal/{path.name}", story
         code = holdfast(["verify", str(root)])
         assert (code, finding.level) in [(1, "damage"), (0, "note")], story
@@ -184,12 +204,17 @@ def test_a_restore_of_a_damaged_journal_refuses_and_goes_on_after_a_repair(tmp_p
         assert f"holdfast repair {lab.root}" in message
         assert path.read_bytes() == data
 
-        report = repair_journal(lab.root)
-        assert report.kept + report.cut <= len(before)
-        assert lab.history()[: report.kept] == before[: report.kept]
-        lab.side.unlink()  # what stood behind the damage is lost, and the report has said so
+        assert holdfast(["repair", str(lab.root), "--yes"]) == 0
+        kept = next(n for n, (one, other) in enumerate(zip(before, lab.history(), strict=False)) if one != other)
+        assert kept == int(message.split("damaged at record ")[1].split(":")[0]) - 1
         lab.run(PLAN).must_finish()
-        lab.check_finished(PLAN)
+        rows = surviving_rows(lab.history())
+        assert len(rows) == len(open_state(lab.root, Retention()).state.trials)
+        for trial in rows.values():
+            # What stood behind the damage and in no file is lost; what is there is there once, up to the end.
+            steps = [row["step"] for row in trial]
+            assert steps == sorted(set(steps))
+            assert steps[-1] == PLAN.steps
     finally:
         lab.close()
 

@@ -1,4 +1,4 @@
-"""An experiment is its root, wherever that is: killed, then moved, renamed, copied or packed, it goes on there."""
+"""An experiment is its root, wherever that is: killed, then moved, renamed, copied or packed, it continues there."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ def read_only(lab: Lab) -> Iterator[Path]:
 
 
 def test_results_can_be_read_where_nothing_can_be_written(lab: Lab, read_only: Path) -> None:
-    """A dead experiment on a read-only medium; to go on there is refused in words."""
+    """A dead experiment on a read-only medium; to continue there is refused in words."""
     lab.run(PLAN, **driver_crash("L6.after:8"))
     lab.check_no_process_left()
     shutil.copytree(lab.root, read_only / "exp")

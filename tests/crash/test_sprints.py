@@ -10,7 +10,7 @@ from experiments import Plan
 from lab import Driver, Lab, kill, until
 
 from holdfast.cli.copy import copy_experiment
-from holdfast.trainable.ahead import SpoolFolder
+from holdfast.trainable.spool_writer import SpoolFolder
 
 SPRINT = Plan(trials=2, steps=12_000, every=4000, pause_s=0.0, sprints=True)
 
@@ -59,8 +59,10 @@ def test_what_ran_ahead_of_a_driver_that_was_killed_is_found_by_the_next(lab: La
 
 @pytest.mark.slow
 def test_what_ran_ahead_goes_along_when_the_experiment_is_copied(lab: Lab, tmp_path: Path) -> None:
-    put_to_sleep(lab, lab.start(SPRINT))
+    driver = lab.start(SPRINT)
+    put_to_sleep(lab, driver)
     lab.kill_all()
+    driver.wait()  # until then its process, though dead, is there
     lab.check_no_process_left()
     copy_experiment(str(lab.root), str(tmp_path / "elsewhere" / "exp"))
     lab.root = tmp_path / "elsewhere" / "exp"

@@ -17,7 +17,7 @@ PLAN = Plan(trials=3, steps=20, every=5, pause_s=0.02)
 
 
 def held(lab: Lab, at: int, plan: Plan = PLAN) -> Plan:
-    """The same, but no trial goes on to this step until ``release``: still at work whenever others have started."""
+    """The same, but no trial continues to this step until ``release``: still at work whenever others have started."""
     (lab.folder / "hold").touch()
     return msgspec.structs.replace(plan, hold=str(lab.folder / "hold"), hold_at=at)
 
@@ -119,7 +119,7 @@ def test_of_sixteen_simultaneous_restores_exactly_one_proceeds(lab: Lab, takeove
 @pytest.mark.slow
 @pytest.mark.parametrize("pause", [False, True], ids=["at once", "after all have a Tuner"])
 def test_of_processes_that_begin_the_same_experiment_exactly_one_does(lab: Lab, pause: bool) -> None:
-    """And what it has begun is what is stored: a restore goes on with the same seed and the same names."""
+    """And what it has begun is what is stored: a restore continues with the same seed and the same names."""
     gate, creation_gate = lab.folder / "gate", lab.folder / "creation-gate"
     plan = Plan(trials=30, steps=4, every=2, seed=None, creation_gate=str(creation_gate))
     plan = held(lab, 1, plan)

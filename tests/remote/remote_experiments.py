@@ -24,8 +24,9 @@ import experiments  # it has read the environment by now
 import msgspec
 
 import holdfast as tune
-from holdfast.controller import shipping, signals, store_home
-from holdfast.journal import epoch, segment_writer, shipper
+from holdfast.controller import remote_backend, shipped_journal, signals
+from holdfast.journal import epoch, segment_writer
+from holdfast.shipping import shipper
 from holdfast.storage import agent_client, agent_link, options
 
 AGENT_CRASH = "REMOTE_TEST_AGENT_CRASH"
@@ -47,6 +48,7 @@ class RemotePlan(experiments.Plan, kw_only=True):
     sync_timeout: float = 1800.0
     sync_period: float = 300.0
     wait_for_commit: bool = False
+    backlog: int | None = None  # bytes of checkpoints that may wait for the store
     unfenced: bool = False
     merging: int = 0  # so many parts become one object, and as many of the newest stay single
     anew: bool = False  # do not restore what is there
@@ -127,7 +129,10 @@ def make_tuner(url: str, plan: RemotePlan) -> tune.Tuner:
             failure_config=tune.FailureConfig(max_failures=plan.max_failures, grace_s=plan.grace_s),
             checkpoint_config=tune.CheckpointConfig(num_to_keep=plan.keep, wait_for_commit=plan.wait_for_commit),
             sync_config=tune.SyncConfig(
-                sync_timeout=plan.sync_timeout, sync_period=plan.sync_period, unfenced_store=plan.unfenced
+                sync_timeout=plan.sync_timeout,
+                sync_period=plan.sync_period,
+                unfenced_store=plan.unfenced,
+                max_backlog_bytes=plan.backlog,
             ),
         ),
     )
@@ -144,13 +149,13 @@ def set_limits(plan: RemotePlan) -> None:
     if plan.silence_s:
         epoch.SILENCE_S = plan.silence_s
     if plan.denied_s:
-        shipping.DENIED_S = plan.denied_s
+        shipped_journal.DENIED_S = plan.denied_s
     if plan.merging:
-        store_home.Shipper = functools.partial(shipper.Shipper, merging=(plan.merging, plan.merging))
+        remote_backend.Shipper = functools.partial(shipper.Shipper, merging=(plan.merging, plan.merging))
     if plan.last_words_s:
-        store_home.LAST_WORDS_S = plan.last_words_s
+        remote_backend.LAST_WORDS_S = plan.last_words_s
     if plan.reply_s:
-        shipping.SYNC_REPLY_S = plan.reply_s
+        shipped_journal.SYNC_REPLY_S = plan.reply_s
     if plan.store_timeout_s:
         limited = functools.partial(options.StoreOptions, timeout_s=plan.store_timeout_s)
         agent_client.StoreOptions = limited

@@ -23,15 +23,15 @@ from lab import MARK, SIDE, Acknowledged, Driver, Lab, Process, surviving_rows, 
 from remote_experiments import RemotePlan
 
 from holdfast.checkpoints.manifest import decode
-from holdfast.checkpoints.remote import fetch
+from holdfast.checkpoints.remote_checkpoints import fetch
 from holdfast.controller.opening import open_state
-from holdfast.controller.remote import remote_of
+from holdfast.controller.remote_experiment import remote_of
 from holdfast.controller.spec import Root, read_spec
 from holdfast.core import events as ev
 from holdfast.core.state import Stored
-from holdfast.journal import parts
-from holdfast.journal.hydrate import hydrate
 from holdfast.journal.reader import read_journal
+from holdfast.shipping import parts
+from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.agent_client import connect
 from holdfast.storage.store import Store
 
@@ -165,7 +165,7 @@ class RemoteLab(Lab):
         """The facts that the loss of every machine would leave."""
         self._copies += 1
         root = self.folder / f"copy-{self._copies}"
-        hydrate(self.store, root)
+        restore_mirror(self.store, root)
         return [ev.decode(payload) for _, payload in read_journal(root)]
 
     def shipped_seq(self) -> int:
@@ -193,7 +193,7 @@ class RemoteLab(Lab):
         """
         self._copies += 1
         root = self.folder / f"copy-{self._copies}"
-        hydrate(self.store, root)
+        restore_mirror(self.store, root)
         stored = open_state(root, read_spec(Root(root)).retention).state
         history = [ev.decode(payload) for _, payload in read_journal(root)]
         assert history == self.history(), "the store's history is another than the mirror's"
@@ -256,7 +256,7 @@ class RemoteLab(Lab):
         return saved
 
     def check_continued(self, saved: dict[int, int], past: int, history: list[ev.AnyEvent]) -> None:
-        """The first attempts after record ``past`` go on from the newest checkpoint, not from before it."""
+        """The first attempts after record ``past`` continue from the newest checkpoint, not from before it."""
         for n, row in saved.items():
             first = next((e for e in history[past:] if isinstance(e, ev.TrialStarted) and e.n == n), None)
             assert first is None or first.rows >= row, f"{first} goes back before row {row}"

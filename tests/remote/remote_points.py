@@ -17,10 +17,10 @@ RUNNING_POINTS = [
 ]
 """Of a driver at work."""
 
-OPENING_POINTS = ["hydrate.file", "hydrate.file:3", "hydrate.before_move", "fetch.before_rename"]
+OPENING_POINTS = ["restore_mirror.file", "restore_mirror.file:3", "restore_mirror.before_move", "fetch.before_rename"]
 """Of a driver that opens the experiment on an empty machine."""
 
-CATCHING_UP_POINTS = ["hydrate.before_move:1", "hydrate.before_move:2"]
+CATCHING_UP_POINTS = ["restore_mirror.before_move:1", "restore_mirror.before_move:2"]
 """Of a driver whose mirror is behind the store: before it is moved away, and before the new one is moved in."""
 
 AGENT_POINTS = ["store.before_create:4", "store.after_create:5", "store.file_sent:3", "store.part_sent:2"]

@@ -11,7 +11,7 @@ import holdfast as tune
 
 
 def train(config: dict[str, Any]) -> None:
-    """Five steps with a checkpoint each; goes on where the last one was."""
+    """Five steps with a checkpoint each; continues where the last one was."""
     start = 0
     checkpoint = tune.get_checkpoint()
     if checkpoint is not None:

@@ -1,4 +1,4 @@
-"""A driver, or its storage agent, dies at every named place of its dealings with a store, and the next one goes on."""
+"""A driver, or its storage agent, dies at every named place of its dealings with a store, and the next one resumes."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_drivers_that_die_while_they_open_the_experiment_elsewhere_change_nothin
         driver = lab.run(long, "b", HOLDFAST_CRASH=point)
         assert driver.process.returncode == -9, f"{point}: {driver.output}"
         if point != "fetch.before_rename":
-            lab.lose("b")  # or there would be nothing to hydrate
+            lab.lose("b")  # or there would be nothing to restore_mirror
         assert lab.stored_history()[: len(before)] == before
     forget_lost(lab)
     finish(lab, long, "b")

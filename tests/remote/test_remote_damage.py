@@ -14,7 +14,7 @@ from test_remote_crash_points import forget_lost
 
 from holdfast.core import events as ev
 from holdfast.core.state import State, Status
-from holdfast.journal import parts
+from holdfast.shipping import parts
 from holdfast.storage.store import Store
 from servers.fault_proxy import Answer, FaultProxy
 
@@ -192,7 +192,7 @@ def truncate(store: Store, key: str) -> None:
 
 @pytest.mark.slow
 def test_a_part_of_the_journal_that_is_missing_or_damaged_is_named(lab: RemoteLab) -> None:
-    """And once it is put back, the experiment goes on."""
+    """And once it is put back, the experiment continues."""
     lost_in_the_middle(lab)
     victim = part_keys(lab)[1]
     good = lab.store.get(victim)

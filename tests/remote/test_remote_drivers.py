@@ -15,8 +15,8 @@ from remote_experiments import RemotePlan
 from remote_lab import RemoteLab
 
 from holdfast.core import events as ev
-from holdfast.journal import parts
 from holdfast.journal.reader import read_journal
+from holdfast.shipping import parts
 from servers.fault_proxy import FaultProxy, Hold
 
 RESULTS = r"/result\.json$"  # in a path
@@ -252,7 +252,7 @@ def test_of_four_simultaneous_restores_exactly_one_proceeds(lab: RemoteLab, plac
 
 @pytest.mark.slow
 def test_of_two_machines_that_begin_the_same_experiment_one_does(lab: RemoteLab) -> None:
-    """And what it has begun is what is stored: a third machine goes on with the same seed, names and code."""
+    """And what it has begun is what is stored: a third machine continues with the same seed, names and code."""
     gate, hold = lab.folder / "gate", lab.folder / "hold"
     hold.touch()  # nobody finishes before both have tried
     plan = RemotePlan(trials=2, steps=6, every=2, seed=None, gate=str(gate), hold=str(hold), hold_at=3)

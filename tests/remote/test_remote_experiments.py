@@ -241,12 +241,36 @@ def test_local_dir_is_where_the_mirror_is(
     with pytest.warns(DeprecationWarning, match="local_dir"):
         tuner = make_tuner(local_dir=str(place))
     check_grid(tuner.fit(), f"{bucket}/runs/exp")
-    assert len(list(place.glob("*/exp/.holdfast/spec.json"))) == 1
+    assert len(list(place.glob("exp/.holdfast/spec.json"))) == 1
     check_grid(tune.Tuner.restore(f"{bucket}/runs/exp").fit(), f"{bucket}/runs/exp")
     mirrors = list(cache.rglob("spec.json"))
     assert not mirrors, "a restore on the same machine finds the mirror again"
     shutil.rmtree(place)
     check_grid(tune.Tuner.restore(f"{bucket}/runs/exp").fit(), f"{bucket}/runs/exp")
+
+
+@pytest.mark.slow
+def test_two_experiments_of_one_name_never_meet_in_local_dir(
+    make_tuner: Callable[..., tune.Tuner], bucket: str, tmp_path: Path
+) -> None:
+    place = tmp_path / "my disk"
+    with pytest.warns(DeprecationWarning, match="local_dir"):
+        grid = make_tuner(local_dir=str(place)).fit()
+    assert (place / "exp" / Path(grid[0].path).name).is_dir()
+    before = (place / "exp" / ".holdfast" / "spec.json").read_bytes()
+    with (
+        pytest.warns(DeprecationWarning, match="local_dir"),
+        pytest.raises(tune.TuneError, match=f"{bucket}/other/exp.*{bucket}/runs/exp"),
+    ):
+        make_tuner(local_dir=str(place), storage_path=f"{bucket}/other")
+    assert (place / "exp" / ".holdfast" / "spec.json").read_bytes() == before
+    local = tune.RunConfig(name="mine", storage_path=place, verbose=0)
+    tune.Tuner(plain, run_config=local).fit()
+    with (
+        pytest.warns(DeprecationWarning, match="local_dir"),
+        pytest.raises(tune.TuneError, match=f"{bucket}/runs/mine.*{place / 'mine'}"),
+    ):
+        make_tuner(local_dir=str(place), name="mine")
 
 
 @pytest.mark.slow
@@ -366,3 +390,20 @@ def test_results_can_be_looked_at_while_the_experiment_runs(
     assert looks
     shutil.rmtree(cache, ignore_errors=True)
     check_grid(tune.Tuner.restore(f"{bucket}/runs/exp").get_results(), f"{bucket}/runs/exp")
+
+
+def test_an_experiment_is_extended_by_whoever_has_its_address(
+    make_tuner: Callable[..., tune.Tuner], bucket: str, cache: Path
+) -> None:
+    """The new stop rule is a file of its own, which must be in the store before the record that names it."""
+    url = f"{bucket}/runs/exp"
+    make_tuner(plain, {"x": tune.uniform(0, 1)}, num_samples=1).fit()
+    shutil.rmtree(cache)
+    more = tune.TuneConfig(num_samples=3)
+    rule = tune.RunConfig(stop={"training_iteration": 1}, verbose=0)
+    assert len(tune.Tuner.restore(url, tune_config=more, run_config=rule).fit()) == 3
+    shutil.rmtree(cache)
+    grid = tune.Tuner.restore(url, tune_config=tune.TuneConfig(num_samples=4)).fit()
+    assert [result.metrics["training_iteration"] for result in grid][1:] == [1, 1, 1]
+    with pytest.raises(ValueError, match="num_samples=2 is smaller"):
+        tune.Tuner.restore(url, tune_config=tune.TuneConfig(num_samples=2))

@@ -13,7 +13,7 @@ from remote_experiments import RemotePlan
 from remote_lab import RemoteLab, mostly_slow_pairs
 
 from holdfast.core import events as ev
-from holdfast.journal import parts
+from holdfast.shipping import parts
 from servers.fault_proxy import Answer, Cut, Delay, DropAnswer, FaultProxy, Hold, Throttle
 
 PLAN = RemotePlan(trials=2, steps=8, every=2, pause_s=0.02, keep=2, max_failures=0)
@@ -121,7 +121,7 @@ def test_a_newer_checkpoint_replaces_one_that_waits_for_a_slow_store(proxied: tu
 
 
 @pytest.mark.slow
-def test_without_a_limit_every_checkpoint_is_kept_and_trials_wait(proxied: tuple[RemoteLab, FaultProxy]) -> None:
+def test_without_a_limit_every_checkpoint_is_kept_and_trials_train_on(proxied: tuple[RemoteLab, FaultProxy]) -> None:
     lab, proxy = proxied
     proxy.rule(Delay(0.2), method="PUT", path="weights.bin")
     plan = RemotePlan(trials=1, steps=12, every=1, pause_s=0.0, keep=None, max_failures=0)
@@ -130,7 +130,6 @@ def test_without_a_limit_every_checkpoint_is_kept_and_trials_wait(proxied: tuple
     history = check(lab, plan)
     assert not replaced(history)
     assert len(lab.committed_keys()) == 12
-    assert staged_at_once(history) <= 4
 
 
 @pytest.mark.slow

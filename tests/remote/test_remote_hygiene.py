@@ -91,4 +91,4 @@ def test_a_driver_that_has_finished_leaves_no_process_behind(lab: RemoteLab) -> 
     lab.check_no_process_left()
     lab.check_tidy()
     names = {key.split("/")[1] for key in lab.keys(".holdfast/")}
-    assert names == {"parts", "spec.json", "objects"}, "probes and clocks are removed"
+    assert names == {"marks", "parts", "spec.json", "objects"}, "probes and clocks are removed"

@@ -72,7 +72,7 @@ def test_on_the_same_machine_nothing_that_was_acknowledged_is_lost(
 def test_on_an_empty_machine_only_the_last_moments_are_lost(
     lab: RemoteLab, seed: int, uninterrupted: list[dict[str, Any]]
 ) -> None:
-    """Each driver's machine is gone with it. What the store has is a prefix of what happened, and is gone on with."""
+    """Each driver's machine is gone with it. What the store has is a prefix of what happened, and is continued with."""
     dice = random.Random(1000 + seed)
     plan = RemotePlan(steps=24, every=4, pause_s=0.03, keep=dice.choice([None, 1]), bytes=dice.choice([2_000, 200_000]))
     saved: dict[int, int] = {}
