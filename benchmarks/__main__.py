@@ -27,6 +27,7 @@ WORKLOADS = (
     "store_upload",
     "store_checkpoints",
     "sleepers",
+    "robustness",
 )
 
 

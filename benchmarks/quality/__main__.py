@@ -17,7 +17,7 @@ from typing import Any
 from benchmarks.harness import RESULTS, ROOT
 from benchmarks.peers import python_of
 
-STUDIES = ("regret", "early_stopping", "population")
+STUDIES = ("regret", "early_stopping", "hyperband", "population")
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from typing import Any
 from benchmarks.quality.data import UNITS, Curves, learning_curves
 from holdfast.schedulers import create_scheduler
 from holdfast.space import randint
-from holdfast.testing.virtual import Point, VirtualExperiment
+from holdfast.testing.virtual import CurvePoint, VirtualExperiment
 
 DATASETS = (399, 734, 735, 752, 761, 816, 847, 1503, 1509, 1567, 23512, 41159, 41164, 41165, 41168, 42769)
 """All with 5,000 rows and 200 whole curves or more, of which at most 1 % end as well as is asked: early stopping is for
@@ -32,7 +32,7 @@ KILL_EVERY = 100
 Make = Callable[[], Any]
 Times = dict[tuple[str, int], list[float]]  # by contender and dataset, a time for each seed
 
-_recorded = cache(learning_curves)
+recorded = cache(learning_curves)
 
 
 def make(name: str, depth: int, **more: Any) -> Make:
@@ -41,9 +41,10 @@ def make(name: str, depth: int, **more: Any) -> Make:
     return lambda: create_scheduler(name, **{**same, **more})
 
 
-def hyperband(depth: int, factor: int = 4, name: str = "hyperband") -> Make:
+def hyperband(depth: int, factor: int = 4, **more: Any) -> Make:
     """HyperBand counts from 1, so its time is in units of the smallest share of the rows that it trains on."""
-    return lambda: create_scheduler(name, time_attr=f"share of {depth}", max_t=depth, reduction_factor=factor)
+    same = {"time_attr": f"share of {depth}", "max_t": depth, "reduction_factor": factor}
+    return lambda: create_scheduler("hyperband", **same, **more)
 
 
 CONTENDERS: dict[str, Make | None] = {
@@ -54,7 +55,8 @@ CONTENDERS: dict[str, Make | None] = {
     "promoting ASHA, from 1/256": make("asha_promotion", 256),
     "HyperBand, from 1/64": hyperband(64),
     "HyperBand, from 1/256": hyperband(256),
-    "HyperBand, from 1/64 by eights, largest bracket first": hyperband(64, 8, "hb_bohb"),
+    "HyperBand, from 1/64, largest bracket first": hyperband(64, largest_first=True),
+    "HyperBand, from 1/64 by eights, largest bracket first": hyperband(64, 8, largest_first=True),
     "median rule": make("median_stopping_rule", 64, min_samples_required=5),
 }
 FORESEEING = {
@@ -68,7 +70,7 @@ def search(curves: Curves, scheduler: Make | None, *, seed: int, kill_every: int
     """When one worker had trained a learner on all rows that is within 1 % of the best; infinite if it never had."""
     target = curves.best * (1 - WITHIN)
 
-    def found(point: Point) -> bool:
+    def found(point: CurvePoint) -> bool:
         return bool(point.metrics["last"] and point.metrics["accuracy"] >= target)
 
     points = VirtualExperiment(
@@ -92,7 +94,7 @@ def run(quick: bool) -> dict[str, Any]:
     datasets, seeds = (DATASETS[2:4], SEEDS[:3]) if quick else (DATASETS, SEEDS)
     names = (*CONTENDERS, *FORESEEING)
     times = _all_times(names, datasets, seeds)
-    found = _recorded(datasets)
+    found = recorded(datasets)
     return {
         "All datasets": [_summary(name, times, datasets) for name in names],
         "Times by dataset": [_times(name, times, datasets) for name in names],
@@ -104,14 +106,14 @@ def run(quick: bool) -> dict[str, Any]:
 def _all_times(names: tuple[str, ...], datasets: tuple[int, ...], seeds: range) -> Times:
     """Search by search on all cores."""
     cases = list(product(names, datasets))
-    _recorded(datasets)  # before the processes are forked, which then have it
+    recorded(datasets)  # before the processes are forked, which then have it
     with ProcessPoolExecutor(mp_context=multiprocessing.get_context("fork")) as pool:
         found = [[pool.submit(_search, name, datasets, each, seed) for seed in seeds] for name, each in cases]
         return {case: [time.result() for time in times] for case, times in zip(cases, found, strict=True)}
 
 
 def _search(name: str, datasets: tuple[int, ...], dataset: int, seed: int) -> float:
-    curves = _recorded(datasets)[datasets.index(dataset)]
+    curves = recorded(datasets)[datasets.index(dataset)]
     if name in FORESEEING:
         return search(curves.foreseen, CONTENDERS[FORESEEING[name]], seed=seed)
     return search(curves, CONTENDERS[name], seed=seed)
