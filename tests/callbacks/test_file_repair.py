@@ -104,6 +104,46 @@ def test_a_trial_that_starts_from_scratch_loses_all_rows(tmp_path: Path) -> None
     assert shown_values(world.trials[0].path, "loss") == everywhere([10])
 
 
+def test_a_report_from_a_spool_leaves_no_gap_in_a_file_that_is_behind(tmp_path: Path) -> None:
+    """A driver dies before it has written a row, and the next one finds a later report in the trial's spool.
+
+    The trial then starts again from its checkpoint. Had the later row been appended, the file would have as many rows
+    as survive, and nobody would notice that one of them is wrong.
+    """
+    world = World(tmp_path)
+    world.create()
+    loggers = Loggers(world)
+    loggers.start()
+    loggers.report(loss=1)
+    assert loggers.writer.flush()
+    loggers.report(loss=2, save=True)
+    loggers.crash()
+    world.begin()
+    loggers = Loggers(world)
+    loggers.report(loss=3)  # from the spool
+    world.cut()
+    loggers.start(index=0)
+    loggers.report(loss=30)
+    loggers.close()
+    assert shown_values(world.trials[0].path, "loss") == everywhere([1, 2, 30])
+
+
+def test_a_trial_that_ends_with_a_report_from_a_spool_has_all_its_rows(tmp_path: Path) -> None:
+    world = World(tmp_path)
+    world.create()
+    loggers = Loggers(world)
+    loggers.start()
+    loggers.report(loss=1)
+    loggers.crash()
+    world.begin()
+    loggers = Loggers(world)
+    loggers.report(loss=2)  # from the spool
+    world.end()
+    loggers.sync()
+    loggers.close()
+    assert shown_values(world.trials[0].path, "loss") == everywhere([1, 2])
+
+
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_that_is_cut_at_any_byte_is_made_whole(tmp_path: Path, name: str) -> None:
     world = three_rows(tmp_path)

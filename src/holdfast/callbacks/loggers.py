@@ -153,6 +153,11 @@ class FileLogger(LoggerCallback):
     def log_trial_result(self, iteration: int, trial: TrialView, result: dict[str, Any]) -> None:
         log = self._logs.get(trial.trial_id)
         if log is None:
+            if not _is_of_this_driver(trial):
+                # A report that an attempt of an earlier driver left in its spool. That driver may have died before it
+                # wrote the rows before this one, so appending would leave a gap. The journal has the report: the file
+                # is synced with it when the trial starts again or has ended.
+                return
             log = self._open(trial, trial.record.rows, None)
         data = self.encode(log, trial, result)
         log.rows += 1
@@ -206,7 +211,7 @@ class FileLogger(LoggerCallback):
         if not trial.is_finished():
             self._logs[trial.trial_id] = log
         record = trial.record
-        started_here = record.attempt == 1 and record.attempt_at > trial.state.epoch_at and not record.final
+        started_here = record.attempt == 1 and _is_of_this_driver(trial) and not record.final
         if started_here and trial.state.epoch <= 1:
             # The first driver: there is no file yet. A later one may find the file of a start that a power cut took out
             # of the journal.
@@ -265,6 +270,11 @@ class FileLogger(LoggerCallback):
             data = self.encode(log, trial, result)
             log.rows += 1
             self.writer.append(log.path, data)
+
+
+def _is_of_this_driver(trial: TrialView) -> bool:
+    """Whether the driver of now has started the trial's newest attempt."""
+    return trial.record.attempt_at > trial.state.epoch_at
 
 
 class ErrorFiles:
