@@ -11,7 +11,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 import holdfast as tune
+from holdfast.core import events as ev
 from holdfast.storage.agent_client import connect
 from holdfast.storage.store import Store
 from servers.process import poll
@@ -57,7 +60,17 @@ class InterruptOnce(tune.Callback):
             os.kill(os.getpid(), signal.SIGINT)
 
 
-def tuner(storage: str, name: str = "exp", *, xs: tuple[int, ...] = (1, 2), flag: str = "", **config: Any) -> Any:
+class GoOnAfterSave(tune.Callback):
+    """Lets trials continue that wait for the file ``go``, once a checkpoint is committed."""
+
+    def __init__(self, directory: str) -> None:
+        self.directory = directory
+
+    def on_trial_save(self, iteration: int, trials: Any, trial: Any, **info: Any) -> None:
+        Path(self.directory, "go").touch()
+
+
+def tuner(storage: str, name: str = "exp", *, xs: tuple[int, ...] = (1, 2), callback: Any = None, **config: Any) -> Any:
     return tune.Tuner(
         train,
         param_space={"x": tune.grid_search(list(xs)), **config},
@@ -67,7 +80,7 @@ def tuner(storage: str, name: str = "exp", *, xs: tuple[int, ...] = (1, 2), flag
             storage_path=storage,
             verbose=0,
             checkpoint_config=tune.CheckpointConfig(num_to_keep=2),
-            callbacks=[InterruptOnce(flag)] if flag else None,
+            callbacks=[callback] if callback else None,
         ),
     )
 
@@ -76,7 +89,7 @@ def interrupted(storage: str, tmp_path: Path, name: str = "exp") -> str:
     """An experiment that was ended with Ctrl+C; where it is."""
     flag = tmp_path / "flag"
     flag.touch()
-    grid = tuner(storage, name, xs=(1, 2, 3), flag=str(flag)).fit()
+    grid = tuner(storage, name, xs=(1, 2, 3), callback=InterruptOnce(str(flag))).fit()
     assert any(result.status == "PENDING" for result in grid)
     return grid.experiment_path
 
@@ -113,3 +126,14 @@ def flip(store: Store, key: str, at: int = -1) -> None:
 def keys(store: Store, end: str) -> list[str]:
     """Keys with this end."""
     return [stat.key for stat in store.list("") if stat.key.endswith(end)]
+
+
+def parts_from_first_commit(store: Store) -> list[str]:
+    """Keys of the journal's parts, from the one that tells of the first committed checkpoint on.
+
+    A commit follows the part with the record of its stage, so the parts before know the trials and that checkpoint.
+    """
+    parts = keys(store, ".hfp")
+    tag = msgspec.msgpack.encode(ev.CheckpointCommitted.__struct_config__.tag)
+    first = next(number for number, key in enumerate(parts) if tag in store.get(key))
+    return parts[first:]
