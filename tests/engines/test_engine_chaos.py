@@ -63,10 +63,10 @@ def strike(driver: LocalDriver, rng: random.Random, running: list[int]) -> None:
     elif dice < 0.12 and workers:
         signal_quietly(rng.choice(workers), rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)))
     elif dice < 0.13 and workers:
-        crew = driver.engine._crew
-        assert crew is not None
-        assert crew._nursery is not None
-        signal_quietly(crew._nursery.pid, signal.SIGKILL)
+        pool = driver.engine._pool
+        assert pool is not None
+        assert pool._nanny is not None
+        signal_quietly(pool._nanny.pid, signal.SIGKILL)
 
 
 def signal_quietly(pid: int, signum: signal.Signals) -> None:

@@ -166,10 +166,10 @@ def test_a_nanny_that_cannot_live_makes_launches_fail_and_not_spin(drive: Drive)
 def test_close_does_not_wait_for_a_nanny_that_is_still_importing(drive: Drive) -> None:
     driver = drive(preload=["imports_for_ever"])
     driver.code(0, "report()")
-    crew_ = driver.engine._crew
-    assert crew_ is not None
-    assert crew_._nursery is not None
-    nanny = crew_._nursery.pid
+    pool = driver.engine._pool
+    assert pool is not None
+    assert pool._nanny is not None
+    nanny = pool._nanny.pid
     driver.until(lambda: (driver.logs.parent / "importing").exists())
     driver.engine.close()
     assert gone([nanny])
@@ -182,7 +182,7 @@ def test_a_nanny_that_is_still_importing_does_not_outlive_its_driver(tmp_path: P
         from pathlib import Path
         from engine_harness import LocalDriver
         driver = LocalDriver(Path({str(tmp_path)!r}), preload=["imports_for_ever"])
-        print(driver.engine._crew._nursery.pid, flush=True)
+        print(driver.engine._pool._nanny.pid, flush=True)
         time.sleep(1000)
     """
     with subprocess.Popen([sys.executable, "-c", textwrap.dedent(code)], stdout=subprocess.PIPE) as process:

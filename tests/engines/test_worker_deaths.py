@@ -205,7 +205,7 @@ def test_a_worker_that_does_not_read_does_not_stop_the_others(drive: Drive) -> N
     driver.code(0, "report()\ntime.sleep(1000)")
     driver.metrics(0)
     worker = driver.engine._attempts[0, 1]
-    driver.engine._crew.send(worker, frame(SaveRequest()) * 500_000)
+    driver.engine._pool.send(worker, frame(SaveRequest()) * 500_000)
     assert worker.link.waiting
     assert isinstance(driver.ran(1, "report()"), Returned)
     driver.engine.halt(0, 1, 0.0)

@@ -11,7 +11,7 @@ from table import Population, Script, Table, assert_exact_resume, assert_never_h
 from holdfast.core import events as ev
 from holdfast.errors import TuneError
 from holdfast.schedulers import PB2, create_scheduler
-from holdfast.schedulers.pb2 import MAX_POINTS, PB2Point, Sight, choose
+from holdfast.schedulers.pb2 import MAX_POINTS, PB2Observation, PB2Point, choose
 from holdfast.space.rng import Rng
 
 
@@ -81,18 +81,20 @@ def learnt(best: float, count: int, drift: float = 0.0) -> list[PB2Point]:
 
 def test_it_chooses_where_the_gain_was_largest():
     points = learnt(7.0, 80)
-    values = choose(points, Sight(21.0, 21.0, None), [(0, 10), (3, 3)], [], 1.0, Rng([1]))
+    values = choose(points, PB2Observation(21.0, 21.0, None), [(0, 10), (3, 3)], [], 1.0, Rng([1]))
     assert values[0] == pytest.approx(7.0, abs=1.5)
     assert values[1] == 3.0
 
 
 def test_what_was_good_long_ago_counts_less():
-    values = choose(learnt(1.0, 120, drift=0.25), Sight(31.0, 31.0, None), [(0, 10), (3, 3)], [], 1.0, Rng([1]))
+    values = choose(
+        learnt(1.0, 120, drift=0.25), PB2Observation(31.0, 31.0, None), [(0, 10), (3, 3)], [], 1.0, Rng([1])
+    )
     assert values[0] > 6.0
 
 
 def test_those_who_choose_at_the_same_time_choose_differently():
-    points, now, bounds = learnt(5.0, 6), Sight(3.0, 3.0, None), [(0.0, 10.0), (0.0, 10.0)]
+    points, now, bounds = learnt(5.0, 6), PB2Observation(3.0, 3.0, None), [(0.0, 10.0), (0.0, 10.0)]
     batch: list[list[float]] = []
     for _ in range(4):
         batch.append(choose(points, now, bounds, batch, 1.0, Rng([1])))
@@ -103,15 +105,15 @@ def test_those_who_choose_at_the_same_time_choose_differently():
 def test_choices_stay_within_bounds_and_follow_from_the_seed():
     points = learnt(5.0, 10)
     for seed in range(20):
-        values = choose(points, Sight(4.0, 1e9, None), [(2, 9), (-1, 4)], [], 1.0, Rng([seed]))
+        values = choose(points, PB2Observation(4.0, 1e9, None), [(2, 9), (-1, 4)], [], 1.0, Rng([seed]))
         assert 2 <= values[0] <= 9
         assert -1 <= values[1] <= 4
-        assert values == choose(points, Sight(4.0, 1e9, None), [(2, 9), (-1, 4)], [], 1.0, Rng([seed]))
+        assert values == choose(points, PB2Observation(4.0, 1e9, None), [(2, 9), (-1, 4)], [], 1.0, Rng([seed]))
 
 
 @pytest.mark.parametrize("points", [[PB2Point(1.0, 0.0, [5.0], 0.0)], [PB2Point(1.0, 0.0, [5.0], 1.0)] * 5])
 def test_points_that_teach_nothing_do_no_harm(points):
-    assert 0 <= choose(points, Sight(1.0, 0.0, None), [(0, 10)], [], 1.0, Rng([1]))[0] <= 10
+    assert 0 <= choose(points, PB2Observation(1.0, 0.0, None), [(0, 10)], [], 1.0, Rng([1]))[0] <= 10
 
 
 # --- at the table

@@ -121,7 +121,7 @@ class Driver:
         self._checkpoint = config.checkpoint_config
         self._tune_config = experiment.settings.tune_config
         self._info = make_info(experiment)
-        self._kit = TrialSetup(experiment, self._info)
+        self._trial_setup = TrialSetup(experiment, self._info)
         self._backend = backend_of(experiment)
         self._results = ResultBuilder(self._info)
         budget = self._tune_config.time_budget_s
@@ -148,8 +148,8 @@ class Driver:
         Durability: when this returns normally, everything that the outcome shows is fsynced under the root (I9).
         """
         root = self._experiment.root
-        self._kit.check_resources(self._run_config.engine)
-        self._kit.check_names()
+        self._trial_setup.check_resources(self._run_config.engine)
+        self._trial_setup.check_names()
         with ExitStack() as leaving:
             with sole_use(root):
                 check_unchanged(self._experiment)
@@ -165,7 +165,7 @@ class Driver:
             retention, retold = self._experiment.spec.retention, self._settings.retold
             state = open_with_memory(root, retention, store, self._memories, retold).state
             self._remembers = True
-            self._kit.check_directories(state)
+            self._trial_setup.check_directories(state)
             self._experiment.files.check(state)
             self._backend.compare(state, self._experiment.spec.uid)
             check_settings(self._experiment, state.settings)
@@ -176,7 +176,7 @@ class Driver:
             hooks = self._make_notifier(state, clock, journal, claim, engine)
             leaving.callback(hooks.close)
             self._backend.start(hooks.trouble, hooks.take_written)
-            directory = partial(self._kit.directory, state)
+            directory = partial(self._trial_setup.directory, state)
             context = JobContext(state, clock, directory, hooks.trouble, self._experiment.spec.retention)
             jobs = self._backend.checkpoint_jobs(engine.wake, context)
             leaving.callback(jobs.close, LAST_JOBS_S)
@@ -188,7 +188,7 @@ class Driver:
                 jobs=jobs.edge,
                 proposer=self._proposer,
                 clock=clock,
-                run_message=partial(self._kit.run_message, state),
+                run_message=partial(self._trial_setup.run_message, state),
             )
             policies = self._policies(ahead=0 if hooks.answers_wait else AHEAD)
             controller = Controller(state, policies, edges, hooks, self._watches())
@@ -229,11 +229,11 @@ class Driver:
         self._inherited = set(state.running)  # a driver that we took over from may still have workers at these
         self._begin(controller, claim)
         # Only now: a driver that was taken over while it opened is fenced by the record and must not sweep.
-        self._kit.tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
+        self._trial_setup.tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
         if resumed:
             resume = self._resume
             spent = self._stop.why_stop_all(state.lived(edges.clock.now())) if state.stopping else ""
-            requests = self._kit.new_requests(state) if self._experiment.has_new_requests else {}
+            requests = self._trial_setup.new_requests(state) if self._experiment.has_new_requests else {}
             controller.tell(
                 ob.Resumed(
                     resume.finished.value, resume.unfinished.value, resume.errored.value, former, spent, requests
@@ -291,7 +291,7 @@ class Driver:
             )
         plan = experiment.variants() if self._algorithms.search is None else None
         imported.go_on(controller, experiment.spec, experiment.settings.space, plan, self._hooks.warn)
-        for event in complete_rebuilt(plan, state, self._kit.keep_values, controller.edges.clock.now()):
+        for event in complete_rebuilt(plan, state, self._trial_setup.keep_values, controller.edges.clock.now()):
             controller.record(event)
 
     def _loop(self, controller: Controller, snapshots: Snapshotter) -> None:
@@ -339,7 +339,7 @@ class Driver:
         finally:
             self._backend.finish(state, lambda: controller.watches.why_leave(controller.edges.clock.now()))
         hooks.finish(reason)
-        self._kit.tidy(state, {*state.driver.untidy, *self._inherited, *(event.n for event in running)})
+        self._trial_setup.tidy(state, {*state.driver.untidy, *self._inherited, *(event.n for event in running)})
         snapshots.finish()
 
     # --- the parts
@@ -429,9 +429,14 @@ class Driver:
 
     def _lets_everything_pass(self) -> bool:
         """Whether no report can lead to anything but "continue", and a spool is as safe as an answer."""
-        algorithms, home = self._algorithms, self._backend
+        algorithms, backend = self._algorithms, self._backend
         free = type(algorithms.chosen) is FIFOScheduler and algorithms.search is None and self._stop.is_idle
-        return free and not self._experiment.spec.is_class and isinstance(home, LocalBackend) and home.accepts_unsynced
+        return (
+            free
+            and not self._experiment.spec.is_class
+            and isinstance(backend, LocalBackend)
+            and backend.accepts_unsynced
+        )
 
     def _max_uncommitted(self) -> int:
         if self._checkpoint.wait_for_commit:
@@ -493,9 +498,9 @@ class Driver:
         describe = Describer(
             state,
             prefix=self._prefix,
-            request_of=self._kit.request_of,
-            keep_value=self._kit.keep_values,
-            names=partial(self._kit.names, state),
+            request_of=self._trial_setup.request_of,
+            keep_value=self._trial_setup.keep_values,
+            names=partial(self._trial_setup.names, state),
         )
         search = self._algorithms.search
         if search is None:

@@ -76,7 +76,7 @@ class LocalProcessEngine:
         self._log_dir = Path(log_dir)
         self._runner = runner
         self._owner = os.getpid()
-        self._crew: WorkerPool | None = None
+        self._pool: WorkerPool | None = None
         self._setup: Setup | None = None
         self._host, self._ip = "", ""
         self._attempts: dict[tuple[int, int], WorkerHandle] = {}
@@ -102,9 +102,9 @@ class LocalProcessEngine:
             self._host, self._ip = socket.gethostname(), _address()
             self._log_dir.mkdir(parents=True, exist_ok=True)
             trial_logs.settle_all(str(self._log_dir), limit_bytes)  # of a driver that was killed with its workers
-            # The crew must not keep this object alive: whoever drops an engine has it closed.
-            self._crew = WorkerPool(weakref.proxy(self), self._log_dir, setup.worker, limit_bytes)
-            self._crew.begin(
+            # The pool must not keep this object alive: whoever drops an engine has it closed.
+            self._pool = WorkerPool(weakref.proxy(self), self._log_dir, setup.worker, limit_bytes)
+            self._pool.begin(
                 partial(
                     NannyProcess,
                     runner=self._runner,
@@ -147,33 +147,33 @@ class LocalProcessEngine:
     def reply(self, n: int, attempt: int, decision: Decision) -> None:
         """One send; what the socket does not take at once is sent by ``poll``."""
         worker = self._attempts.get((n, attempt))
-        if worker is not None and self._crew is not None:
-            self._crew.send(worker, frame(decision))
+        if worker is not None and self._pool is not None:
+            self._pool.send(worker, frame(decision))
 
     def save_soon(self, n: int, attempt: int) -> None:
         """See ``reply``."""
         worker = self._attempts.get((n, attempt))
-        if worker is not None and self._crew is not None:
+        if worker is not None and self._pool is not None:
             worker.run = None
-            self._crew.send(worker, _SAVE_SOON)
+            self._pool.send(worker, _SAVE_SOON)
 
     def halt(self, n: int, attempt: int, grace_s: float) -> None:
         """End the attempt. A worker that unwinds within ``grace_s`` stays warm; one that needs a signal does not."""
         worker = self._attempts.get((n, attempt))
-        if worker is None or self._crew is None:
+        if worker is None or self._pool is None:
             self._give_up_waiting(n, attempt)
         elif worker.held is not None:
             return
         elif grace_s > 0:
-            self._crew.arm(worker, grace_s, self._crew.terminate)
+            self._pool.arm(worker, grace_s, self._pool.terminate)
         else:
-            self._crew.kill(worker)
+            self._pool.kill(worker)
 
     def poll(self, timeout_s: float) -> Sequence[Observation]:
         """What happened, in the order in which it did for each worker."""
-        if self._crew is None:
+        if self._pool is None:
             return []
-        self._crew.turn(0.0 if self._ready else timeout_s)
+        self._pool.turn(0.0 if self._ready else timeout_s)
         ready, self._ready = self._ready, []
         return ready
 
@@ -183,23 +183,23 @@ class LocalProcessEngine:
 
     def wake(self) -> None:
         """Make ``poll`` return soon; does nothing once closed."""
-        crew = self._crew
-        if crew is not None:
-            crew.wake()
+        pool = self._pool
+        if pool is not None:
+            pool.wake()
 
     def close(self, grace_s: float = 0.0) -> None:
         """Idle workers leave by themselves, the others get SIGTERM if there is grace; then all is killed."""
-        crew, self._crew = self._crew, None
-        if crew is None:
+        pool, self._pool = self._pool, None
+        if pool is None:
             return
         if self._owner != os.getpid():
             # A fork of the driver has a copy of this object. The processes are not its to end.
-            crew.abandon()
+            pool.abandon()
             return
         try:
-            self._dismiss(crew, grace_s)
+            self._dismiss(pool, grace_s)
         finally:
-            crew.close()
+            pool.close()
             if self._bounds is not None:
                 self._bounds.close()
 
@@ -227,10 +227,10 @@ class LocalProcessEngine:
         """
         chosen = self._idle_on(gpus)
         for worker in [w for w in self._idle if w is not chosen and set(w.gpus) & set(gpus)]:
-            if self._crew is not None and (amount >= 1 or worker.gpus != gpus):
+            if self._pool is not None and (amount >= 1 or worker.gpus != gpus):
                 self._idle.remove(worker)
                 self._clearing[worker.number] = worker.gpus
-                self._crew.kill(worker)
+                self._pool.kill(worker)
         return not any(set(held) & set(gpus) for held in self._clearing.values())
 
     def _idle_on(self, gpus: tuple[str, ...]) -> WorkerHandle | None:
@@ -247,7 +247,7 @@ class LocalProcessEngine:
         self._ready.append(Died(run.n, run.attempt, cause, detail))
 
     def _place(self, run: Run, gpus: tuple[str, ...], amount: float) -> None:
-        if self._crew is None or self._setup is None:
+        if self._pool is None or self._setup is None:
             return  # closing
         run = msgspec.structs.replace(run, gpus=gpus)
         try:
@@ -256,7 +256,7 @@ class LocalProcessEngine:
             if worker is not None:
                 self._idle.remove(worker)
             else:
-                worker = self._crew.new_worker()
+                worker = self._pool.new_worker()
                 data = frame(msgspec.structs.replace(self._setup, worker=worker.number)) + data
         except (ValueError, TypeError, OverflowError) as error:
             self._gpus.give_back(gpus, amount)
@@ -268,12 +268,12 @@ class LocalProcessEngine:
             return
         worker.begin(run, self._setup, amount)
         self._attempts[run.n, run.attempt] = worker
-        self._crew.send(worker, data)
+        self._pool.send(worker, data)
 
-    # --- what the crew tells
+    # --- what the pool tells
 
     def hear(self, worker: WorkerHandle, payloads: list[bytes]) -> None:
-        """Part of ``CrewListener``."""
+        """Part of ``PoolListener``."""
         for payload in payloads:
             message: WorkerWord = decode_word(payload)
             if type(message) is Report and worker.held is None:
@@ -286,8 +286,8 @@ class LocalProcessEngine:
         if isinstance(message, Returned | Stopped | Raised):
             self._attempt_ended(worker, message)
         elif isinstance(message, Hello):
-            if self._crew is not None:
-                self._crew.losses = 0
+            if self._pool is not None:
+                self._pool.losses = 0
             self._ready.append(Joined(message.worker, self._host, self._ip, message.pid))
         elif isinstance(message, Unclean):
             worker.run = None
@@ -301,13 +301,13 @@ class LocalProcessEngine:
         if worker.held is not None or worker.key != (message.n, message.attempt):
             return  # an attempt ends once
         worker.trials += 1
-        if worker.cut or self._crew is None:
+        if worker.cut or self._pool is None:
             worker.held = message
         elif self._must_retire(worker, message):
             worker.held = message
-            self._crew.retire(worker)
+            self._pool.retire(worker)
         else:
-            self._crew.disarm(worker)
+            self._pool.disarm(worker)
             self._ready.append(message)
             self._release(worker)
             self._idle.append(worker)
@@ -326,7 +326,7 @@ class LocalProcessEngine:
         )
 
     def gone(self, worker: WorkerHandle, cause: str, detail: str) -> None:
-        """Part of ``CrewListener``: the attempt's end, and only then its resources."""
+        """Part of ``PoolListener``: the attempt's end, and only then its resources."""
         key, run, amount = worker.key, worker.run, worker.gpu_amount
         self._clearing.pop(worker.number, None)
         if worker in self._idle:
@@ -363,18 +363,18 @@ class LocalProcessEngine:
 
     # --- the end
 
-    def _dismiss(self, crew: WorkerPool, grace_s: float) -> None:
+    def _dismiss(self, pool: WorkerPool, grace_s: float) -> None:
         deadline = time.monotonic() + max(grace_s, CLOSE_EXIT_S)
         leaving = list(self._idle)
         for worker in leaving:
-            crew.retire(worker)
+            pool.retire(worker)
         if grace_s > 0:
             for worker in self._attempts.values():
                 leaving.append(worker)
                 if worker.held is None:
-                    crew.terminate(worker, grace_s)
-        while time.monotonic() < deadline and any(worker.number in crew.workers for worker in leaving):
-            crew.turn(deadline - time.monotonic())
+                    pool.terminate(worker, grace_s)
+        while time.monotonic() < deadline and any(worker.number in pool.workers for worker in leaving):
+            pool.turn(deadline - time.monotonic())
 
 
 def _files_of(engine: weakref.ref[LocalProcessEngine]) -> list[str]:

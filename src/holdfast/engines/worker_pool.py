@@ -52,7 +52,7 @@ _LOST_NANNY = "the process that supervises the workers was lost"
 _log = logging.getLogger(__name__)
 
 
-class CrewListener(Protocol):
+class PoolListener(Protocol):
     """Who is told what workers say and how they end."""
 
     def hear(self, worker: WorkerHandle, payloads: list[bytes]) -> None:
@@ -71,7 +71,7 @@ class WorkerPool:
     """
 
     def __init__(
-        self, listener: CrewListener, log_dir: Path, first_number: int, max_output_bytes: int | None = None
+        self, listener: PoolListener, log_dir: Path, first_number: int, max_output_bytes: int | None = None
     ) -> None:
         self.workers: dict[int, WorkerHandle] = {}
         self.losses = 0
@@ -80,7 +80,7 @@ class WorkerPool:
         self._max_output_bytes = max_output_bytes
         self._next_number = first_number
         self._start: Callable[..., NannyProcess] | None = None
-        self._nursery: NannyProcess | None = None
+        self._nanny: NannyProcess | None = None
         self._selector = selectors.DefaultSelector()
         self._wait = SpinWait()
         self._woken, self._waker = socket.socketpair()
@@ -92,7 +92,7 @@ class WorkerPool:
     def begin(self, start: Callable[..., NannyProcess]) -> None:
         """Start the nanny. ``start`` is kept, to be called again, with ``again=True``, if the nanny is lost."""
         self._start = start
-        self._enter_nursery(start())
+        self._add_nanny(start())
 
     def wake(self) -> None:
         """Make ``turn`` return soon. From any thread and from signal handlers, also after ``close``."""
@@ -118,9 +118,9 @@ class WorkerPool:
     def close(self) -> None:
         """End all workers and everything below them."""
         try:
-            if self._nursery is not None:
-                self._leave_nursery(self._nursery)
-                if not self._nursery.stop():
+            if self._nanny is not None:
+                self._forget_nanny(self._nanny)
+                if not self._nanny.stop():
                     _log.warning("Some processes that trials started could not be killed (stuck in the kernel?).")
             trial_logs.settle_all(str(self._log_dir), self._max_output_bytes)
         finally:
@@ -128,9 +128,9 @@ class WorkerPool:
 
     def abandon(self) -> None:
         """Close this process's descriptors and touch nothing else: for a fork of the driver."""
-        if self._nursery is not None:
-            self._nursery.forget()
-            self._nursery = None
+        if self._nanny is not None:
+            self._nanny.forget()
+            self._nanny = None
         for worker in self.workers.values():
             worker.link.close()
         self.workers.clear()
@@ -146,7 +146,7 @@ class WorkerPool:
         Raises:
             OSError: If there can be none.
         """
-        if self._nursery is None:
+        if self._nanny is None:
             raise OSError(f"{_LOST_NANNY} {self.losses} times in a row; see {self._log_dir / 'nanny.log'}")
         ours, theirs = socket.socketpair()
         number = self._next_number
@@ -154,8 +154,8 @@ class WorkerPool:
         worker = WorkerHandle(number, SocketLink(ours), str(self._log_dir / f"worker-{number}.log"))
         self.workers[number] = worker
         self._selector.register(ours, _READ, worker)
-        self._nursery.start_worker(number, theirs.detach(), worker.log)
-        self._watch(self._nursery.link)
+        self._nanny.start_worker(number, theirs.detach(), worker.log)
+        self._watch(self._nanny.link)
         return worker
 
     def send(self, worker: WorkerHandle, data: bytes) -> None:
@@ -183,18 +183,18 @@ class WorkerPool:
     def terminate(self, worker: WorkerHandle, patience_s: float | None = None) -> None:
         """SIGTERM to the worker's process group, later SIGKILL."""
         worker.halted = True
-        if self._nursery is not None:
-            self._nursery.terminate_worker(worker.number)
-            self._watch(self._nursery.link)
+        if self._nanny is not None:
+            self._nanny.terminate_worker(worker.number)
+            self._watch(self._nanny.link)
         self.arm(worker, TERM_S if patience_s is None else patience_s, self.kill)
 
     def kill(self, worker: WorkerHandle) -> None:
         """Kill the worker's process tree."""
         worker.halted = True
         self.disarm(worker)
-        if self._nursery is not None:
-            self._nursery.kill_worker(worker.number)
-            self._watch(self._nursery.link)
+        if self._nanny is not None:
+            self._nanny.kill_worker(worker.number)
+            self._watch(self._nanny.link)
 
     # --- the loop
 
@@ -283,49 +283,49 @@ class WorkerPool:
 
     # --- the nanny
 
-    def _enter_nursery(self, nursery: NannyProcess) -> None:
-        self._nursery = nursery
-        self._selector.register(nursery.link.socket, _READ, self._on_nursery)
-        if nursery.pidfd is not None:
+    def _add_nanny(self, nanny: NannyProcess) -> None:
+        self._nanny = nanny
+        self._selector.register(nanny.link.socket, _READ, self._on_nanny)
+        if nanny.pidfd is not None:
             # Its socket may outlive it in a worker that it was just forking.
-            self._selector.register(nursery.pidfd, _READ, lambda mask: self._nanny_lost(nursery))
+            self._selector.register(nanny.pidfd, _READ, lambda mask: self._nanny_lost(nanny))
 
-    def _leave_nursery(self, nursery: NannyProcess) -> None:
-        self._selector.unregister(nursery.link.socket)
-        if nursery.pidfd is not None:
-            self._selector.unregister(nursery.pidfd)
+    def _forget_nanny(self, nanny: NannyProcess) -> None:
+        self._selector.unregister(nanny.link.socket)
+        if nanny.pidfd is not None:
+            self._selector.unregister(nanny.pidfd)
 
-    def _on_nursery(self, mask: int) -> None:
-        nursery = self._nursery
-        if nursery is None:
+    def _on_nanny(self, mask: int) -> None:
+        nanny = self._nanny
+        if nanny is None:
             return
         if mask & _WRITE:
-            nursery.link.flush()
-            self._watch(nursery.link)
+            nanny.link.flush()
+            self._watch(nanny.link)
         if mask & _READ:
-            messages = nursery.receive()
+            messages = nanny.receive()
             for message in messages or ():
                 if isinstance(message, WorkerEnded):
                     self._worker_ended(message)
                 elif isinstance(message, Notice):
                     _log.warning("%s", message.text)
             if messages is None:
-                self._nanny_lost(nursery)
+                self._nanny_lost(nanny)
 
-    def _nanny_lost(self, nursery: NannyProcess) -> None:
+    def _nanny_lost(self, nanny: NannyProcess) -> None:
         """All workers die with their nanny; their trials continue elsewhere, at nobody's expense."""
-        if nursery is not self._nursery:
+        if nanny is not self._nanny:
             return
-        self._leave_nursery(nursery)
-        self._nursery = None
+        self._forget_nanny(nanny)
+        self._nanny = None
         self.losses += 1
-        nursery.bury()
+        nanny.bury()
         lost = list(self.workers.values())
         if self.losses <= MAX_LOSSES:
             _log.warning("%s and is started again.", _LOST_NANNY.capitalize())
             try:
                 assert self._start is not None
-                self._enter_nursery(self._start(again=True))
+                self._add_nanny(self._start(again=True))
             except OSError as error:
                 _log.warning("It cannot be started: %s", error)
         for worker in lost:

@@ -110,8 +110,8 @@ class PB2(PopulationBasedTraining):
         self._paths = list(domains)
         self._bounds = [(domain.lower, domain.upper) for domain in domains.values()]
         self._points: deque[PB2Point] = deque(maxlen=MAX_POINTS)
-        self._last: dict[int, Sight] = {}
-        self._adopted: dict[int, Sight] = {}  # what a copy has of its donor, until it starts
+        self._last: dict[int, PB2Observation] = {}
+        self._adopted: dict[int, PB2Observation] = {}  # what a copy has of its donor, until it starts
         self._chosen: list[list[float]] = []  # at ``_chosen_at``, by trials that have not reported since
         self._chosen_at = -math.inf
 
@@ -119,10 +119,10 @@ class PB2(PopulationBasedTraining):
 
     def on_trial_start(self, view: ExperimentView, trial: TrialView) -> None:
         super().on_trial_start(view, trial)
-        sight = self._adopted.pop(trial.n, None)
-        if sight is not None:
+        observation = self._adopted.pop(trial.n, None)
+        if observation is not None:
             # As recorded, not as chosen just now: when the past is told again the record stands.
-            self._last[trial.n] = sight._replace(values=self._values(trial))
+            self._last[trial.n] = observation._replace(values=self._values(trial))
 
     def _learn(self, trial: TrialView, time: float, score: float | None) -> None:
         """One more step of a trial with these values: how much has it gained, and from where?"""
@@ -133,7 +133,7 @@ class PB2(PopulationBasedTraining):
         if before is not None and before.values == values and time > before.time:
             gain = (score - before.score) / (time - before.time)
             self._points.append(PB2Point(time, before.score, values, gain))
-        self._last[trial.n] = Sight(time, score, values)
+        self._last[trial.n] = PB2Observation(time, score, values)
 
     def _values(self, trial: TrialView) -> list[float] | None:
         """The trial's values of what is mutated; None if one of them is no number."""
@@ -152,21 +152,21 @@ class PB2(PopulationBasedTraining):
 
     # --- what it chooses
 
-    def _new_config(self, view: ExperimentView, trial: TrialView, donor: TrialView, dice: Rng) -> dict[str, Any]:
-        config = explore.fill(view.plain_config(donor), self._mutations, dice)[0]
-        sight = self._last.get(donor.n)
-        if sight is not None:
-            self._adopted[trial.n] = sight
+    def _new_config(self, view: ExperimentView, trial: TrialView, donor: TrialView, rng: Rng) -> dict[str, Any]:
+        config = explore.fill(view.plain_config(donor), self._mutations, rng)[0]
+        observation = self._last.get(donor.n)
+        if observation is not None:
+            self._adopted[trial.n] = observation
             if self._points:
-                self._choose(config, sight, dice)
-        return self._custom(config, dice, trial)
+                self._choose(config, observation, rng)
+        return self._custom(config, rng, trial)
 
-    def _choose(self, config: dict[str, Any], sight: Sight, dice: Rng) -> None:
+    def _choose(self, config: dict[str, Any], observation: PB2Observation, rng: Rng) -> None:
         newest = max(point.time for point in self._points)
         if newest > self._chosen_at:
             self._chosen, self._chosen_at = [], newest
         points = sorted(self._points, key=lambda point: point.time)
-        values = choose(points, sight, self._bounds, self._chosen, self._interval, dice)
+        values = choose(points, observation, self._bounds, self._chosen, self._interval, rng)
         self._chosen.append(values)
         for path, value in zip(self._paths, values, strict=True):
             old = unpack(explore.find(config, path))
@@ -182,8 +182,8 @@ class PB2(PopulationBasedTraining):
         return {
             **state,
             "points": [list(point) for point in self._points],
-            "last": [[n, *sight] for n, sight in self._last.items()],
-            "adopted": [[n, *sight] for n, sight in self._adopted.items()],
+            "last": [[n, *observation] for n, observation in self._last.items()],
+            "adopted": [[n, *observation] for n, observation in self._adopted.items()],
             "chosen": [list(values) for values in self._chosen],
             "chosen_at": self._chosen_at,
         }
@@ -191,13 +191,13 @@ class PB2(PopulationBasedTraining):
     def set_state(self, state: dict[str, Any]) -> None:
         super().set_state(state)
         self._points = deque((PB2Point(*point) for point in state["points"]), maxlen=MAX_POINTS)
-        self._last = {n: Sight(*sight) for n, *sight in state["last"]}
-        self._adopted = {n: Sight(*sight) for n, *sight in state["adopted"]}
+        self._last = {n: PB2Observation(*observation) for n, *observation in state["last"]}
+        self._adopted = {n: PB2Observation(*observation) for n, *observation in state["adopted"]}
         self._chosen = [list(values) for values in state["chosen"]]
         self._chosen_at = state["chosen_at"]
 
 
-class Sight(NamedTuple):
+class PB2Observation(NamedTuple):
     """A trial when it was last compared."""
 
     time: float
@@ -216,13 +216,13 @@ class PB2Point(NamedTuple):
 
 def choose(
     points: list[PB2Point],
-    now: Sight,
+    now: PB2Observation,
     bounds: list[tuple[float, float]],
     chosen: list[list[float]],
     interval: float,
-    dice: Rng,
+    rng: Rng,
 ) -> list[float]:
-    """The values that promise most for a trial that stands where ``now`` says: highest upper confidence bound.
+    """The values with the highest upper confidence bound for a trial that stands where ``now`` says.
 
     Args:
         points: What was learnt, oldest first.
@@ -230,7 +230,7 @@ def choose(
         bounds: Lowest and highest of each value.
         chosen: Values that others are about to try; what they will teach need not be learnt twice.
         interval: How much time counts as one step of forgetting.
-        dice: Decides the candidates.
+        rng: Decides the candidates.
     """
     np = _import_numpy()
     lowest = np.array([low for low, _ in bounds])
@@ -249,28 +249,28 @@ def choose(
     tried = np.array([place(now.time, now.score, values) for values in chosen])
     known = np.concatenate((seen, tried)) if chosen else seen
     model = GaussianProcess(kernel, seen, gains)
-    doubt = GaussianProcess(kernel, known, np.zeros(len(known))) if chosen else model
+    posterior = GaussianProcess(kernel, known, np.zeros(len(known))) if chosen else model
     here = place(now.time, now.score, [low for low, _ in bounds])
     kappa = math.sqrt(0.2 + max(0.0, math.log(0.4 * len(seen))))
 
-    def promise(units: Any) -> Any:
+    def acquisition(units: Any) -> Any:
         where = np.concatenate((np.tile(here[:2], (len(units), 1)), units), axis=1)
-        return np.round(model.mean(where) + kappa * doubt.deviation(where), DECIMALS)
+        return np.round(model.mean(where) + kappa * posterior.deviation(where), DECIMALS)
 
-    best = _best_of(promise, len(bounds), np.random.default_rng(dice.integers(0, 1 << 63)))
+    best = _best_of(acquisition, len(bounds), np.random.default_rng(rng.integers(0, 1 << 63)))
     return [float(min(max(value, low), high)) for value, (low, high) in zip(lowest + best * width, bounds, strict=True)]
 
 
-def _best_of(promise: Callable[[Any], Any], dimensions: int, generator: Any) -> Any:
-    """The most promising point of the unit cube: looked for everywhere, then around the best so far."""
+def _best_of(acquisition: Callable[[Any], Any], dimensions: int, generator: Any) -> Any:
+    """The point of the unit cube with the highest acquisition: looked for everywhere, then around the best so far."""
     np = _import_numpy()
     units = generator.random((CANDIDATES, dimensions))
-    best, best_promise = units[0], -math.inf
+    best, best_value = units[0], -math.inf
     for round_number in range(ROUNDS):
-        promises = promise(units)
-        place = int(np.argmax(promises))
-        if promises[place] > best_promise:
-            best, best_promise = units[place], float(promises[place])
+        acquired = acquisition(units)
+        place = int(np.argmax(acquired))
+        if acquired[place] > best_value:
+            best, best_value = units[place], float(acquired[place])
         step = 0.3 ** (round_number + 1)
         units = np.clip(best + step * (2.0 * generator.random((CANDIDATES, dimensions)) - 1.0), 0.0, 1.0)
     return best

@@ -269,9 +269,9 @@ class PopulationBasedTraining(TrialScheduler):
             logger.info("%s cannot copy a better trial: none of %s has a committed checkpoint yet", trial, best)
             return False
         self._exploits += 1
-        dice = self.rng(EXPLOITING, trial.n, self._exploits)
-        donor = dice.choice(donors)
-        config = self._new_config(view, trial, donor, dice)
+        rng = self.rng(EXPLOITING, trial.n, self._exploits)
+        donor = rng.choice(donors)
+        config = self._new_config(view, trial, donor, rng)
         tag = explore.perturbed_tag(trial.record.tag, config, self._mutations)
         view.reconfigure_trial(trial, config, copy_of=donor, tag=tag)
         view.reason = f"goes on as a copy of {donor.trial_id}"
@@ -292,16 +292,16 @@ class PopulationBasedTraining(TrialScheduler):
             type(self).__name__,
         )
 
-    def _new_config(self, view: ExperimentView, trial: TrialView, donor: TrialView, dice: Rng) -> dict[str, Any]:
+    def _new_config(self, view: ExperimentView, trial: TrialView, donor: TrialView, rng: Rng) -> dict[str, Any]:
         """The config of a copy."""
         config = view.plain_config(donor)
-        config = explore.explore(config, self._mutations, dice, self._resample_probability, self._factors)
-        return self._custom(config, dice, trial)
+        config = explore.explore(config, self._mutations, rng, self._resample_probability, self._factors)
+        return self._custom(config, rng, trial)
 
-    def _custom(self, config: dict[str, Any], dice: Rng, trial: TrialView) -> dict[str, Any]:
+    def _custom(self, config: dict[str, Any], rng: Rng, trial: TrialView) -> dict[str, Any]:
         if self._explore_fn is None:
             return config
-        return explore.explore_with(self._explore_fn, config, dice, trial.info.objects)
+        return explore.explore_with(self._explore_fn, config, rng, trial.info.objects)
 
     def _learn(self, trial: TrialView, time: float, score: float | None) -> None:
         """For those that need more than the last score."""

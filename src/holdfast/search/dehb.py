@@ -207,7 +207,7 @@ class DEHBSearch(PickledSearcher):
                 )
             self._begin(self._own_space)
         assert self._parameters is not None
-        dice = Rng([self._seed or 0, self._suggested])
+        rng = Rng([self._seed or 0, self._suggested])
         k, bracket = self._open_bracket()
         level = bracket.level + bracket.rung
         slot = self._turns[level] % len(self._populations[level])
@@ -215,7 +215,7 @@ class DEHBSearch(PickledSearcher):
         if bracket.rung and bracket.promotes and bracket.best[bracket.given][0] > WORST:
             _, place, exact = bracket.best[bracket.given]
         else:
-            place, exact = self._offspring(level, slot, bracket, dice), {}
+            place, exact = self._offspring(level, slot, bracket, rng), {}
             if self._first and not bracket.rung:
                 point = self._first.pop(0)
                 exact = point.config
@@ -240,20 +240,20 @@ class DEHBSearch(PickledSearcher):
         self._brackets[k] = bracket_of(k, len(self._budgets), self._factor)
         return k, self._brackets[k]
 
-    def _offspring(self, level: int, slot: int, bracket: DEHBBracket, dice: Rng) -> Place:
+    def _offspring(self, level: int, slot: int, bracket: DEHBBracket, rng: Rng) -> Place:
         """Mutation (rand/1) and binomial crossover with the member whose place it wants."""
         rival = self._populations[level][slot]
         pool = self._parents(level, bracket)
         if len(pool) < PARENTS or (bracket.promotes and rival is None):
-            return [dice.random() for _ in self._names]
-        target = rival.place if rival is not None else [dice.random() for _ in self._names]
+            return [rng.random() for _ in self._names]
+        target = rival.place if rival is not None else [rng.random() for _ in self._names]
         if len(pool) > PARENTS and rival in pool:
             pool.remove(rival)
-        a, b, c = (pool.pop(dice.integers(0, len(pool))).place for _ in range(PARENTS))
-        sure = dice.integers(0, len(target)) if target else 0
+        a, b, c = (pool.pop(rng.integers(0, len(pool))).place for _ in range(PARENTS))
+        sure = rng.integers(0, len(target)) if target else 0
         place = []
         for i, own in enumerate(target):
-            chance, fresh = dice.random(), dice.random()
+            chance, fresh = rng.random(), rng.random()
             mutated = a[i] + MUTATION * (b[i] - c[i])
             inside = mutated if 0.0 <= mutated <= 1.0 else fresh
             place.append(inside if chance < CROSSOVER or i == sure else own)
