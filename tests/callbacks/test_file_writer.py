@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.callbacks import file_writer
-from holdfast.callbacks.file_writer import FileWriter
+from holdfast.callbacks.file_writer import OPENED_TOGETHER, FileWriter
 from holdfast.errors import InternalError
 from holdfast.storage.local import TEMP_PREFIX
 
@@ -259,7 +259,7 @@ def test_a_writer_that_was_stopped_before_its_write_reaches_no_file_of_its_succe
     tmp_path: Path, change: Callable[[FileWriter, str], None]
 ) -> None:
     """It has asked whether it still may, and stands still until another driver has replaced the file and finished."""
-    path, answers = tmp_path / "result.json", iter([False, True])
+    path, answers = tmp_path / "result.json", iter([False, False, True])
 
     def taken_over_now() -> bool:
         other = tmp_path / "other"
@@ -286,9 +286,60 @@ def test_a_writer_that_was_stopped_with_its_temporary_file_open_writes_nothing_i
     assert path.read_bytes() == b"{}"
 
 
-def test_a_writer_that_is_void_leaves_no_temporary_file(tmp_path: Path) -> None:
-    answers = iter([False, True])
+def test_a_writer_that_becomes_void_leaves_no_temporary_file(tmp_path: Path) -> None:
+    path, answers = tmp_path / "params.json", iter([False, False, True])
+    path.write_bytes(b"theirs")
     writer = FileWriter(linger_s=0.0, is_void=lambda: next(answers))
-    writer.replace(str(tmp_path / "params.json"), b"{}")
+    writer.replace(str(path), b"{}")
+    assert writer.close()
+    assert os.listdir(tmp_path) == ["params.json"]
+    assert path.read_bytes() == b"theirs"
+
+
+def test_a_writer_that_is_void_creates_no_file(tmp_path: Path) -> None:
+    writer = FileWriter(linger_s=0.0, is_void=lambda: True)
+    for number in range(OPENED_TOGETHER + 1):
+        writer.replace(str(tmp_path / f"params-{number}.json"), b"{}")
+        writer.append(str(tmp_path / f"result-{number}.json"), b"{}\n")
     assert writer.close()
     assert os.listdir(tmp_path) == []
+
+
+def test_the_fence_is_looked_at_for_groups_of_files(tmp_path: Path) -> None:
+    looks = 0
+
+    def count() -> bool:
+        nonlocal looks
+        looks += 1
+        return False
+
+    writer = FileWriter(linger_s=3600.0, is_void=count)
+    for number in range(4 * OPENED_TOGETHER):
+        writer.append(str(tmp_path / f"{number}"), b"row\n")
+    assert writer.close()
+    assert len(os.listdir(tmp_path)) == 4 * OPENED_TOGETHER
+    assert looks <= 8
+
+
+def test_one_file_that_cannot_be_opened_keeps_none_of_its_group_back(tmp_path: Path) -> None:
+    (tmp_path / "bad").mkdir()
+    writer = FileWriter(linger_s=3600.0)
+    for name in ("a", "bad", "c"):
+        writer.append(str(tmp_path / name), b"row\n")
+    deadline = time.monotonic() + 60
+    while not writer.trouble and time.monotonic() < deadline:
+        assert not writer.flush(0.01)
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "c").read_bytes() == b"row\n"
+    assert "bad cannot be written" in writer.trouble
+    (tmp_path / "bad").rmdir()
+    assert writer.close()
+    assert (tmp_path / "bad").read_bytes() == b"row\n"
+
+
+def test_bytes_added_to_what_replaces_a_file_that_is_not_there_make_one_file(tmp_path: Path) -> None:
+    writer = FileWriter(linger_s=3600.0)
+    writer.replace(str(tmp_path / "new"), b"head\n")
+    writer.append(str(tmp_path / "new"), b"row\n")
+    writer.edit(str(tmp_path / "new"), bytes.upper)
+    assert writer.close()
+    assert (tmp_path / "new").read_bytes() == b"HEAD\nROW\n"

@@ -34,6 +34,8 @@ MAX_STALL_S = 2.0
 
 RETRY_S = 0.5
 LOOK_EVERY_S = 0.1
+OPENED_TOGETHER = 16
+"""Files that are opened before one question about the fence, and written after its answer."""
 
 _HOPELESS = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO})
 """What no waiting helps against: names that no file system takes, and links or pipes where a file belongs."""
@@ -45,6 +47,7 @@ class Edit(NamedTuple):
     change: Callable[[bytes], bytes]
     size: int  # bytes of memory that it holds on to
     anew: bool = False  # in a new file, though the old one may only have to be shortened
+    whole: bool = False  # whatever the old content was
 
 
 Change: TypeAlias = bytes | Edit
@@ -114,7 +117,7 @@ class FileWriter:
 
     def replace(self, path: str, data: bytes) -> None:
         """Make ``data`` the file's whole content, atomically."""
-        self._queue(path, Edit(lambda _: data, len(data), anew=True), len(data))
+        self._queue(path, Edit(lambda _: data, len(data), anew=True, whole=True), len(data))
 
     def edit(self, path: str, change: Callable[[bytes], bytes], *, anew: bool = False) -> None:
         """Replace the file's content by a function of it, atomically.
@@ -234,31 +237,76 @@ class FileWriter:
 
     def _write_batch(self) -> None:
         trouble = ""
-        for path in list(self._in_hand):
-            with self._disk:
-                try:
-                    self._write(path, self._in_hand[path])
-                except _Void:
-                    with self._lock:
-                        self._in_hand.clear()
-                    break
-                except Exception as error:  # whatever it is, the thread must live
-                    if isinstance(error, ValueError) or getattr(error, "errno", None) in _HOPELESS:
-                        logger.warning("%r can never be written (%s) and is left out; the journal has it", path, error)
-                        with self._lock:
-                            del self._in_hand[path]
-                        continue
-                    trouble = f"{path} cannot be written: {error}; what belongs there is kept and tried again"
-                    if isinstance(error, OSError) and is_full(error):
-                        break
-                else:
-                    with self._lock:
-                        del self._in_hand[path]
-                        if self._written is not None:
-                            self._written.add(path)
+        paths = list(self._in_hand)
+        try:
+            for start in range(0, len(paths), OPENED_TOGETHER):
+                with self._disk:
+                    trouble = self._write_group(paths[start : start + OPENED_TOGETHER]) or trouble
+        except _Void:
+            with self._lock:
+                self._in_hand.clear()
+        except _Full as full:
+            trouble = str(full)
         if trouble and not self.trouble:
             logger.warning("%s", trouble)
         self.trouble = trouble
+
+    def _write_group(self, paths: list[str]) -> str:
+        """Write some files; returns why one of them could not be.
+
+        They are opened first, then the fence is looked at, once for all: a driver that was taken over, and that was
+        stopped anywhere in here, writes into files that its successor has replaced. The first look is a courtesy: what
+        is opened may be created.
+        """
+        opened: dict[str, int] = {}
+        trouble = ""
+        self._look()
+        try:
+            for path in paths:
+                with contextlib.suppress(OSError, ValueError):  # told when it is opened again, alone
+                    self._open_ahead(path, opened)
+            if opened:
+                self._look()
+            for path in paths:
+                trouble = self._try_to_write(path, opened.pop(path, None)) or trouble
+        finally:
+            for fd in opened.values():
+                os.close(fd)
+        return trouble
+
+    def _open_ahead(self, path: str, opened: dict[str, int]) -> None:
+        """Open the file if writing it is no more than adding bytes, to what is there or to nothing."""
+        changes = self._in_hand[path]
+        if path in self._torn:
+            return
+        if all(isinstance(change, bytes) for change in changes):
+            opened[path] = _open(path, _APPENDING)
+        elif isinstance(changes[0], Edit) and changes[0].whole:
+            opened[path] = _open(path, _FRESH)
+
+    def _try_to_write(self, path: str, fd: int | None) -> str:
+        try:
+            if fd is None:
+                self._write(path, self._in_hand[path])
+            else:
+                self._fill(path, fd, _changed(b"", self._in_hand[path]))
+        except _Void:
+            raise
+        except Exception as error:  # whatever it is, the thread must live
+            if isinstance(error, ValueError) or getattr(error, "errno", None) in _HOPELESS:
+                logger.warning("%r can never be written (%s) and is left out; the journal has it", path, error)
+                with self._lock:
+                    del self._in_hand[path]
+                return ""
+            trouble = f"{path} cannot be written: {error}; what belongs there is kept and tried again"
+            if isinstance(error, OSError) and is_full(error):
+                raise _Full(trouble) from error
+            return trouble
+        with self._lock:
+            del self._in_hand[path]
+            if self._written is not None:
+                self._written.add(path)
+        return ""
 
     def _put_back(self, target: int, size: int) -> None:
         """What could not be written goes before what was queued meanwhile."""
@@ -295,14 +343,21 @@ class FileWriter:
             os.close(fd)
 
     def _append(self, path: str, data: bytes) -> None:
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
-        fd = _open(path, flags)
+        fd = _open(path, _APPENDING)
         try:
             self._look()
             torn = self._torn.get(path)
             if torn is not None:
                 os.ftruncate(fd, torn)
                 del self._torn[path]
+        except BaseException:
+            os.close(fd)
+            raise
+        self._fill(path, fd, data)
+
+    def _fill(self, path: str, fd: int, data: bytes) -> None:
+        """Add bytes to a file that was opened before the fence was looked at, and close it."""
+        try:
             done = os.write(fd, data)
             if done < len(data):
                 self._append_rest(path, fd, data, done)
@@ -323,7 +378,7 @@ class FileWriter:
         # Never the file that a driver before this one has open: what that one writes when it wakes would be in ours.
         with contextlib.suppress(FileNotFoundError):
             os.remove(temp)
-        fd = _open(temp, os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0))
+        fd = _open(temp, _FRESH)
         try:
             try:
                 rest = memoryview(data)
@@ -349,8 +404,16 @@ class FileWriter:
 _SAFE = getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
 
 
+_APPENDING = os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_BINARY", 0)
+_FRESH = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+
+
 class _Void(Exception):
     """The files belong to another driver."""
+
+
+class _Full(Exception):
+    """The disk is full: the other files need not be tried."""
 
 
 def _open(path: str, flags: int) -> int:

@@ -62,7 +62,8 @@ class JsonLoggerCallback(FileLogger):
 
     def sync_rows(self, trial: TrialView, rows: int, load: Load | None) -> None:
         super().sync_rows(trial, rows, load)
-        if trial.is_finished() and not self.writer.read(os.path.join(trial.path, PARAMS_FILE)):
+        files = (os.path.join(trial.path, name) for name in (PARAMS_FILE, PICKLED_PARAMS_FILE))
+        if trial.is_finished() and not all(map(self.writer.read, files)):
             self._write_params(trial)
 
     def _write_params(self, trial: TrialView) -> None:
