@@ -175,6 +175,11 @@ class Algorithms:
         return None if self.search is None else self.search.searcher
 
     @property
+    def lets_everything_pass(self) -> bool:
+        """Whether no report can make a scheduler or searcher decide anything."""
+        return isinstance(self.scheduler, FirstInFirstOut) and self.search is None
+
+    @property
     def lookahead(self) -> int | None:
         """How many trials to create before there is room for them; None if that does not matter."""
         if self._searcher is None:

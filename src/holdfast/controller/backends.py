@@ -77,6 +77,10 @@ def local_checkpoint_jobs(
 class ExperimentBackend(Protocol):
     """One driver's dealings with the place of its experiment, in the order of these methods."""
 
+    @property
+    def accepts_unsynced(self) -> bool:
+        """Whether what survives the death of every process is enough to continue."""
+
     def claim(self, *, takeover: bool) -> Claim:
         """Become the one writer. Raises `ExperimentLockedError`, or `StorageError`."""
 
@@ -134,7 +138,6 @@ class LocalBackend:
 
     @property
     def accepts_unsynced(self) -> bool:
-        """Whether what survives the death of every process is enough to continue."""
         return self._durability == "group"
 
     def compare(self, state: State, uid: str) -> None:

@@ -9,36 +9,35 @@ from __future__ import annotations
 import gc
 import logging
 import os
-import sys
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from datetime import timedelta
 from functools import partial
 
 import msgspec
 
 from holdfast.callbacks.callback import callbacks_from_paths, default_callbacks
-from holdfast.config import DEPRECATED, Environment, LocalEngine, ResumeConfig
+from holdfast.config import Environment, LocalEngine, ResumeConfig
 from holdfast.config.registry import name_as_written
 from holdfast.controller import imported
 from holdfast.controller.algorithms import Algorithms, copied
-from holdfast.controller.backend_choice import address_of, backend_of
-from holdfast.controller.backends import JobContext, LocalBackend, close_journal
+from holdfast.controller.backend_choice import backend_of
+from holdfast.controller.backends import JobContext, close_journal
 from holdfast.controller.clock import RealClock
 from holdfast.controller.experiment import Experiment, check_settings, check_unchanged, keep_replacements
 from holdfast.controller.experiment_info import make_info
 from holdfast.controller.feasibility import ResourceWatch
 from holdfast.controller.history_reader import Past
+from holdfast.controller.lifecycle import LEAVING, OPENING, STARTING, DriverLife
 from holdfast.controller.loop import Controller, Edges, JournalWriter
 from holdfast.controller.notify import Notifier, make_notifier
 from holdfast.controller.own_objects import OwnObjects
 from holdfast.controller.proposing import Describer, VariantProposer, complete_rebuilt
 from holdfast.controller.replay import StopRuleMemory, open_with_memory, stored_memories
 from holdfast.controller.searching import LearningProposer
-from holdfast.controller.signals import watch_signals
+from holdfast.controller.signals import SignalWatch, watch_signals
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import sole_use
-from holdfast.controller.spool_reader import hear_spools
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.trial_setup import TrialSetup
 from holdfast.controller.watches import Watches
@@ -50,19 +49,15 @@ from holdfast.core.state import State
 from holdfast.display.display import Display, ExperimentFacts, make_display
 from holdfast.display.trial_output import TrialOutput
 from holdfast.display.words import restore_call
-from holdfast.engines.base import Engine
+from holdfast.engines.base import Engine, PrintsHere
 from holdfast.engines.local_engine import LocalProcessEngine
-from holdfast.journal.claims import Claim
 from holdfast.journal.epoch import is_fenced, release
 from holdfast.journal.snapshot import SnapshotStore
-from holdfast.schedulers import FIFOScheduler
 from holdfast.search import BasicVariantGenerator
 from holdfast.space.naming import trial_id
 from holdfast.stopper import resolve_stopper
-from holdfast.storage import trial_logs
 from holdfast.storage.mounts import disk_of, free_bytes
 from holdfast.trainable.spool_writer import SpoolFolder
-from holdfast.trainable.worker_messages import Setup
 from holdfast.views.results import ResultBuilder
 from holdfast.views.trials import ExperimentInfo, shown_root
 
@@ -87,7 +82,7 @@ class Outcome(msgspec.Struct):
     advice: list[str] = []  # what cannot be as the user meant it
 
 
-class Driver:
+class Driver(DriverLife):
     """Runs one experiment once, from opening to leaving.
 
     Args:
@@ -128,7 +123,7 @@ class Driver:
         assert not isinstance(budget, timedelta)  # TuneConfig makes it seconds
         # A copy: the rule's memory belongs to this run, and a second fit() must begin with a rule that knows nothing.
         self._stopper = None if config.stop is None else copied(config.stop)
-        self._stop = UserStopRule(resolve_stopper(self._stopper), budget)
+        self.stop = UserStopRule(resolve_stopper(self._stopper), budget)
         self._remembers = False  # the past was told to scheduler, searcher and stop rule
         self._written = experiment.spec.given_as or name_as_written(experiment.spec.trainable)
         self._prefix = prefix = (environment.trial_id_prefix or experiment.spec.uid)[:5]
@@ -139,70 +134,37 @@ class Driver:
         times = experiment.begun_samples, self._settings.relearned
         self._algorithms = Algorithms(self._tune_config, space, spec.seed, self._info, self._results, name, *times)
         self._memories = self._algorithms.memories
-        if self._stop.has_memory:
-            self._memories.append(StopRuleMemory(self._stop, self._results))
+        if self.stop.has_memory:
+            self._memories.append(StopRuleMemory(self.stop, self._results))
 
     def run(self) -> Outcome:
         """Drive the experiment until it is finished or interrupted.
 
         Durability: when this returns normally, everything that the outcome shows is fsynced under the root (I9).
         """
-        root = self._experiment.root
         self._trial_setup.check_resources(self._run_config.engine)
         self._trial_setup.check_names()
-        with ExitStack() as leaving:
-            with sole_use(root):
-                check_unchanged(self._experiment)
-                claim = self._backend.claim(takeover=self._takeover)
-            leaving.callback(release, root.path, claim)
-            keep_replacements(self._experiment, claim.epoch)
-            store = SnapshotStore(root.path, epoch=claim.epoch)
-            leaving.callback(store.close)
-            leaving.callback(self._backend.close)  # after the journal, which may still have something to ship
-            self._journal = own_journal = self._backend.open(claim)
-            self._spools = SpoolFolder(root.path)
-            leaving.push(close_journal(own_journal))
-            retention, retold = self._experiment.spec.retention, self._settings.retold
-            state = open_with_memory(root, retention, store, self._memories, retold).state
-            self._remembers = True
-            self._trial_setup.check_directories(state)
-            self._experiment.files.check(state)
-            self._backend.compare(state, self._experiment.spec.uid)
-            check_settings(self._experiment, state.settings)
-            clock = RealClock(not_before=state.last_at)
-            engine = self._make_engine()
-            leaving.callback(engine.close)
-            journal = self._backend.follow(own_journal, engine.wake, state)
-            hooks = self._make_notifier(state, clock, journal, claim, engine)
-            leaving.callback(hooks.close)
-            self._backend.start(hooks.trouble, hooks.take_written)
-            directory = partial(self._trial_setup.directory, state)
-            context = JobContext(state, clock, directory, hooks.trouble, self._experiment.spec.retention)
-            jobs = self._backend.checkpoint_jobs(engine.wake, context)
-            leaving.callback(jobs.close, LAST_JOBS_S)
-            self._proposer = self._make_proposer(state, engine)
-            leaving.callback(self._proposer.close)
-            edges = Edges(
-                engine=engine,
-                journal=journal,
-                jobs=jobs.edge,
-                proposer=self._proposer,
-                clock=clock,
-                run_message=partial(self._trial_setup.run_message, state),
-            )
-            policies = self._policies(ahead=0 if hooks.answers_wait else AHEAD)
-            controller = Controller(state, policies, edges, hooks, self._watches())
-            self._hooks = hooks
-            snapshots = Snapshotter(
+        with ExitStack() as self._closing:
+            self.take(OPENING)
+            with self._watch_signals() as signals:
+                try:
+                    self.take(STARTING)
+                    self._loop()
+                    self.take(LEAVING)
+                except BaseException as error:
+                    self._hooks.failed(error)
+                    raise
+            if self._proposer.error is not None:
+                raise self._proposer.error
+            state, hooks = self._state, self._hooks
+            return Outcome(
                 state,
-                store,
-                clock,
-                own_journal,
-                period_s=self._environment.snapshot_period_s,
-                policies=partial(stored_memories, self._memories),
-                flush_files=hooks.flush_files,
+                self._info,
+                interrupted=state.driver.draining,
+                exit_code=signals.exit_code,
+                failure=hooks.failure if self._failure.fail_fast == "raise" else None,
+                advice=hooks.advisor.texts(),
             )
-            return self._drive(controller, claim, snapshots)
 
     def end(self, reason: str) -> bool:
         """End as for a signal; a second time, at once. From any thread. Returns False if the run has not begun yet."""
@@ -222,68 +184,84 @@ class Driver:
             algorithms = self._algorithms
             own.fill(scheduler=algorithms.chosen, search_alg=algorithms.searcher, stop=self._stopper)
 
-    def _drive(self, controller: Controller, claim: Claim, snapshots: Snapshotter) -> Outcome:
-        state, edges, hooks = controller.state, controller.edges, self._hooks
-        resumed = bool(state.trials)
-        former = state.stopped or "the driver that ran it was lost"
-        self._inherited = set(state.running)  # a driver that we took over from may still have workers at these
-        self._begin(controller, claim)
-        # Only now: a driver that was taken over while it opened is fenced by the record and must not sweep.
-        self._trial_setup.tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
-        if resumed:
-            resume = self._resume
-            spent = self._stop.why_stop_all(state.lived(edges.clock.now())) if state.stopping else ""
-            requests = self._trial_setup.new_requests(state) if self._experiment.has_new_requests else {}
-            controller.tell(
-                ob.Resumed(
-                    resume.finished.value, resume.unfinished.value, resume.errored.value, former, spent, requests
-                )
-            )
+    # --- opening
 
-        hooks.be_told_of_end(lambda: controller.watches.is_ending)
+    def claim(self) -> None:
+        root = self._experiment.root
+        with sole_use(root):
+            check_unchanged(self._experiment)
+            self._claim = self._backend.claim(takeover=self._takeover)
+        self._closing.callback(release, root.path, self._claim)
+        keep_replacements(self._experiment, self._claim.epoch)
 
-        def end(reason: str) -> None:
-            controller.watches.end(reason)
-            edges.engine.wake()
+    def open_journal(self) -> None:
+        root = self._experiment.root
+        self._store = SnapshotStore(root.path, epoch=self._claim.epoch)
+        self._closing.callback(self._store.close)
+        self._closing.callback(self._backend.close)  # after the journal, which may still have something to ship
+        self.journal = self._backend.open(self._claim)
+        self._closing.push(close_journal(self.journal))
+        self.spools = SpoolFolder(root.path)
 
-        self._end_now = end
-        if self._only_ship:
-            controller.watches.end(SHIPPED)
-        with watch_signals(
-            end, controller.watches.insist, sigint=not self._environment.disable_sigint_handler
-        ) as signals:
-            try:
-                hooks.start()
-                self._journal.flush()  # raises if somebody has taken over meanwhile, whose workers opening would end
-                self._note_output_files()
-                edges.engine.open(self._setup(state))
-                # Only now: opening has ended what the driver before had left running.
-                hear_spools(controller, self._journal, self._spools)
-                self._loop(controller, snapshots)
-                edges.engine.close()
-                self._leave(controller, snapshots)
-            except BaseException as error:
-                hooks.failed(error)
-                raise
-        if self._proposer.error is not None:
-            raise self._proposer.error
-        return Outcome(
+    def fold_journal(self) -> None:
+        root, retention = self._experiment.root, self._experiment.spec.retention
+        self._state = open_with_memory(root, retention, self._store, self._memories, self._settings.retold).state
+        self._remembers = True
+
+    def compare_storage(self) -> None:
+        state, experiment = self._state, self._experiment
+        self._trial_setup.check_directories(state)
+        experiment.files.check(state)
+        self._backend.compare(state, experiment.spec.uid)
+        check_settings(experiment, state.settings)
+
+    def make_edges(self) -> None:
+        state, leaving, backend = self._state, self._closing, self._backend
+        clock = RealClock(not_before=state.last_at)
+        engine = self._make_engine()
+        leaving.callback(engine.close)
+        journal = backend.follow(self.journal, engine.wake, state)
+        hooks = self._hooks = self._make_notifier(state, clock, journal, engine)
+        leaving.callback(hooks.close)
+        backend.start(hooks.trouble, hooks.take_written)
+        directory = partial(self._trial_setup.directory, state)
+        context = JobContext(state, clock, directory, hooks.trouble, self._experiment.spec.retention)
+        jobs = backend.checkpoint_jobs(engine.wake, context)
+        leaving.callback(jobs.close, LAST_JOBS_S)
+        self._proposer = self._make_proposer(state, engine)
+        leaving.callback(self._proposer.close)
+        edges = Edges(
+            engine=engine,
+            journal=journal,
+            jobs=jobs.edge,
+            proposer=self._proposer,
+            clock=clock,
+            run_message=partial(self._trial_setup.run_message, state),
+        )
+        policies = self._policies(ahead=0 if hooks.answers_wait else AHEAD)
+        self.controller = Controller(state, policies, edges, hooks, self._watches())
+        self._snapshots = Snapshotter(
             state,
-            self._info,
-            interrupted=state.driver.draining,
-            exit_code=signals.exit_code,
-            failure=hooks.failure if self._failure.fail_fast == "raise" else None,
-            advice=hooks.advisor.texts(),
+            self._store,
+            clock,
+            self.journal,
+            period_s=self._environment.snapshot_period_s,
+            policies=partial(stored_memories, self._memories),
+            flush_files=hooks.flush_files,
         )
 
-    def _begin(self, controller: Controller, claim: Claim) -> None:
-        """The first records: who writes from now on, with which files, and with which settings."""
-        experiment, now = self._experiment, controller.edges.clock.now()
+    def first_records(self) -> list[ev.AnyEvent]:
+        experiment, claim, now = self._experiment, self._claim, self.controller.edges.clock.now()
         digests = dict(experiment.files.digests)
         begin = ev.EpochStarted(now, claim.epoch, claim.writer, claim.host, claim.pid, digests)
-        change, state = experiment.change, controller.state
-        controller.record(begin, *([] if change is None else [msgspec.structs.replace(change, at=now)]))
-        experiment.changed, experiment.change = state.settings, None
+        change = experiment.change
+        return [begin] if change is None else [begin, msgspec.structs.replace(change, at=now)]
+
+    def epoch_recorded(self) -> None:
+        """Changed settings hold from now on, and what an import or a repair left open is completed."""
+        experiment, controller, state = self._experiment, self.controller, self._state
+        change, experiment.change = experiment.change, None
+        experiment.changed = state.settings
         if change is not None and change.num_samples is not None and state.stopping:
             self._hooks.warn(
                 f"nothing more is started, because the experiment was stopped: {state.stopping}. Give another "
@@ -294,8 +272,36 @@ class Driver:
         for event in complete_rebuilt(plan, state, self._trial_setup.keep_values, controller.edges.clock.now()):
             controller.record(event)
 
-    def _loop(self, controller: Controller, snapshots: Snapshotter) -> None:
-        state, clock = controller.state, controller.edges.clock
+    def resumed(self, former: str, spent: str) -> ob.Resumed:
+        how, setup = self._resume, self._trial_setup
+        requests = setup.new_requests(self._state) if self._experiment.has_new_requests else {}
+        return ob.Resumed(how.finished.value, how.unfinished.value, how.errored.value, former, spent, requests)
+
+    # --- running
+
+    def _watch_signals(self) -> AbstractContextManager[SignalWatch]:
+        watches, engine = self.controller.watches, self.controller.edges.engine
+        self._hooks.be_told_of_end(lambda: watches.is_ending)
+
+        def end(reason: str) -> None:
+            watches.end(reason)
+            engine.wake()
+
+        self._end_now = end
+        if self._only_ship:
+            watches.end(SHIPPED)
+        return watch_signals(end, watches.insist, sigint=not self._environment.disable_sigint_handler)
+
+    def start_hooks(self) -> None:
+        self._hooks.start()
+
+    def open_engine(self) -> None:
+        self.journal.flush()  # raises if somebody has taken over meanwhile, whose workers opening would end
+        self._trial_setup.keep_output_names()
+        self.controller.edges.engine.open(self._trial_setup.worker_setup(self._state, self._environment))
+
+    def _loop(self) -> None:
+        controller, state, clock = self.controller, self._state, self.controller.edges.clock
         shortage = ResourceWatch(state, self._hooks.warn, self._environment.warn_insufficient_resources_s)
         thresholds = gc.get_threshold()
         gc.set_threshold(*CALM_GC)
@@ -309,7 +315,7 @@ class Driver:
                     controller.watches.end(why)
                 elif why and self._only_ship:  # nothing else would end the wait for its uploads
                     controller.tell(ob.GraceOver())
-                if snapshots.maybe():
+                if self._snapshots.maybe():
                     self._hooks.keep_states()
                 shortage.look(clock.now())
         finally:
@@ -324,36 +330,33 @@ class Driver:
             self._hooks.warn(missing)
         raise KeyboardInterrupt
 
-    def _leave(self, controller: Controller, snapshots: Snapshotter) -> None:
-        """The last facts, the last sync, the last snapshot: only then may ``fit()`` claim anything (I9)."""
-        state, hooks = controller.state, self._hooks
-        hear_spools(controller, self._journal, self._spools)
-        reason = state.driver.draining
-        running = [
-            ev.AttemptInterrupted(controller.edges.clock.now(), n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED)
-            for n in state.running
-        ]
-        controller.record(*running, ev.DriverStopped(controller.edges.clock.now(), reason or "finished"))
+    # --- leaving
+
+    def make_durable(self) -> None:
+        """Callbacks speak last: only then may ``fit()`` claim anything (I9)."""
+        state, watches, clock = self._state, self.controller.watches, self.controller.edges.clock
         try:
-            hooks.last_words()
+            self._hooks.last_words()
         finally:
-            self._backend.finish(state, lambda: controller.watches.why_leave(controller.edges.clock.now()))
-        hooks.finish(reason)
-        self._trial_setup.tidy(state, {*state.driver.untidy, *self._inherited, *(event.n for event in running)})
-        snapshots.finish()
+            self._backend.finish(state, lambda: watches.why_leave(clock.now()))
+        self._hooks.finish(state.driver.draining)
+
+    def take_last_snapshot(self) -> None:
+        self._snapshots.finish()
+
+    def sweep(self, trials: set[int]) -> None:
+        self._trial_setup.tidy(self._state, trials)
 
     # --- the parts
 
     def _make_display(self, engine: Engine) -> Display:
         config = self._run_config
         display = make_display(config.verbose, self._experiment.stream, reporter=config.progress_reporter)
-        if isinstance(engine, LocalProcessEngine):  # others print where their trials run
+        if isinstance(engine, PrintsHere):
             display.watch(TrialOutput(self._info, engine.output_files, config.log_files))
         return display
 
-    def _make_notifier(
-        self, state: State, clock: RealClock, journal: JournalWriter, claim: Claim, engine: Engine
-    ) -> Notifier:
+    def _make_notifier(self, state: State, clock: RealClock, journal: JournalWriter, engine: Engine) -> Notifier:
         config, environment, info, root = self._run_config, self._environment, self._info, self._experiment.root
         history = Past(root.path, self._experiment.spec.retention, self._results)
         info.load_rows = history.rows
@@ -379,11 +382,11 @@ class Driver:
             root=root,
             results=self._results,
             history=history,
-            stop=self._stop,
+            stop=self.stop,
             callbacks=default_callbacks(environment.disable_auto_callback_loggers, given),
             display=self._make_display(engine),
             facts=facts,
-            is_fenced=partial(is_fenced, root.path, claim, disk=disk_of(root.path)),
+            is_fenced=partial(is_fenced, root.path, self._claim, disk=disk_of(root.path)),
             logs_policies=getattr(self._algorithms.chosen, "log_config", True),
             metrics=[*filter(None, [info.metric]), *dict(self._algorithms.needed_metrics)],
             output_files=config.log_files or (),
@@ -425,18 +428,12 @@ class Driver:
             trainable=self._written,
         )
         tell = ignore if algorithms.search is None else algorithms.search.tell
-        return Policies(rules, algorithms.scheduler, self._stop, self._results, tell)
+        return Policies(rules, algorithms.scheduler, self.stop, self._results, tell)
 
     def _lets_everything_pass(self) -> bool:
         """Whether no report can lead to anything but "continue", and a spool is as safe as an answer."""
-        algorithms, backend = self._algorithms, self._backend
-        free = type(algorithms.chosen) is FIFOScheduler and algorithms.search is None and self._stop.is_idle
-        return (
-            free
-            and not self._experiment.spec.is_class
-            and isinstance(backend, LocalBackend)
-            and backend.accepts_unsynced
-        )
+        free = self._algorithms.lets_everything_pass and self.stop.is_idle
+        return free and not self._experiment.spec.is_class and self._backend.accepts_unsynced
 
     def _max_uncommitted(self) -> int:
         if self._checkpoint.wait_for_commit:
@@ -451,7 +448,7 @@ class Driver:
     def _watches(self) -> Watches:
         by_disk = self._max_backlog_bytes is None
         return Watches(
-            self._stop,
+            self.stop,
             stall_timeout_s=self._failure.stall_timeout_s,
             grace_s=self._failure.grace_s,
             free_space=partial(free_bytes, self._experiment.root.path) if by_disk else None,
@@ -462,37 +459,6 @@ class Driver:
         if not isinstance(settings, LocalEngine):
             settings = LocalEngine()
         return LocalProcessEngine(settings, log_dir=self._experiment.root.logs)
-
-    def _note_output_files(self) -> None:
-        names, folder = self._run_config.log_files, self._experiment.root.logs
-        if names is not None:
-            folder.mkdir(parents=True, exist_ok=True)
-            trial_logs.keep_streams(str(folder), names)
-
-    def _setup(self, state: State) -> Setup:
-        root, spec = self._experiment.root, self._experiment.spec
-        at_end, older = self._checkpoint.checkpoint_at_end, self._tune_config.chdir_to_trial_dir
-        return Setup(
-            worker=max(state.workers, default=0) + 1,  # numbers are never used twice: old results name their workers
-            experiment=spec.name,
-            root=str(root.path),
-            trainable_file=str(root.trainable_file),
-            objects_file=str(root.values_file),
-            is_class=spec.is_class,
-            checkpoint_frequency=self._checkpoint.checkpoint_frequency,
-            checkpoint_at_end=spec.is_class if at_end is None else at_end,
-            reuse_instances=bool(self._tune_config.reuse_actors),
-            chdir=self._environment.chdir_to_trial_dir if older == DEPRECATED else bool(older),
-            log_to_file=self._run_config.log_files,
-            memory_limit_bytes=getattr(self._run_config.engine, "memory_limit_bytes", None) or 0,
-            sys_path=tuple(sys.path),
-            working_dir=os.getcwd(),
-            address=address_of(self._experiment),
-            epoch=state.epoch,
-            max_output_bytes=self._run_config.max_output_bytes or 0,
-            digests=self._experiment.files.digests,
-            own_processes=self._tune_config.own_processes,
-        )
 
     def _make_proposer(self, state: State, engine: Engine) -> VariantProposer | LearningProposer:
         describe = Describer(

@@ -102,6 +102,8 @@ class RemoteBackend:
         background: Threads and clock.
     """
 
+    accepts_unsynced = False
+
     def __init__(
         self, root: Root, durability: Durability, config: SyncConfig, background: Background | None = None
     ) -> None:

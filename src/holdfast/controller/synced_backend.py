@@ -169,6 +169,8 @@ class SyncedBackend:
             before their period.
     """
 
+    accepts_unsynced = False
+
     def __init__(
         self, root: Root, durability: Durability, config: SyncConfig, *, wait_for_commit: bool = False
     ) -> None:

@@ -1,9 +1,10 @@
-"""What a trial needs before it can run: resources, names, a directory, and the message for its worker."""
+"""What a trial needs before it can run: resources, names, a directory, and the messages for its worker."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import sys
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,8 +14,10 @@ import msgspec
 from holdfast.checkpoints.commit import sweep
 from holdfast.checkpoints.names import checkpoint_name
 from holdfast.checkpoints.verified import mark_of
+from holdfast.config import DEPRECATED, Environment
 from holdfast.config.resources import PlacementGroupFactory, asks_by_config, flat_request, resources_of
 from holdfast.controller import start_checkpoint
+from holdfast.controller.backend_choice import address_of
 from holdfast.controller.experiment import Experiment
 from holdfast.controller.spec import store_value
 from holdfast.core.state import State, Status
@@ -26,8 +29,9 @@ from holdfast.space.naming import trial_dirname as rule_dirname
 from holdfast.space.naming import trial_name as rule_name
 from holdfast.space.nested import joined
 from holdfast.space.objects import make_marker, restore_objects
+from holdfast.storage import trial_logs
 from holdfast.storage.untrusted import not_regular
-from holdfast.trainable.worker_messages import Run
+from holdfast.trainable.worker_messages import Run, Setup
 from holdfast.views.trials import ExperimentInfo, TrialPreview, trial_dirname, trial_name
 
 _ANY_DATE = "2000-01-01_00-00-00"
@@ -49,6 +53,41 @@ class TrialSetup:
         self._by_config = asks_by_config(experiment.trainable)
         if not self._by_config:
             self._same_for_all = _request(resources_of(experiment.trainable, {}))
+
+    def keep_output_names(self) -> None:
+        """Note which files take what trials print: readers look for them."""
+        names, folder = self._experiment.settings.run_config.log_files, self._experiment.root.logs
+        if names is not None:
+            folder.mkdir(parents=True, exist_ok=True)
+            trial_logs.keep_streams(str(folder), names)
+
+    def worker_setup(self, state: State, environment: Environment) -> Setup:
+        """What every worker is told once."""
+        root, spec, settings = self._experiment.root, self._experiment.spec, self._experiment.settings
+        run, tune = settings.run_config, settings.tune_config
+        assert run.checkpoint_config is not None
+        at_end, older = run.checkpoint_config.checkpoint_at_end, tune.chdir_to_trial_dir
+        return Setup(
+            worker=max(state.workers, default=0) + 1,  # numbers are never used twice: old results name their workers
+            experiment=spec.name,
+            root=str(root.path),
+            trainable_file=str(root.trainable_file),
+            objects_file=str(root.values_file),
+            is_class=spec.is_class,
+            checkpoint_frequency=run.checkpoint_config.checkpoint_frequency,
+            checkpoint_at_end=spec.is_class if at_end is None else at_end,
+            reuse_instances=bool(tune.reuse_actors),
+            chdir=environment.chdir_to_trial_dir if older == DEPRECATED else bool(older),
+            log_to_file=run.log_files,
+            memory_limit_bytes=getattr(run.engine, "memory_limit_bytes", None) or 0,
+            sys_path=tuple(sys.path),
+            working_dir=os.getcwd(),
+            address=address_of(self._experiment),
+            epoch=state.epoch,
+            max_output_bytes=run.max_output_bytes or 0,
+            digests=self._experiment.files.digests,
+            own_processes=tune.own_processes,
+        )
 
     def request_of(self, config: dict[str, Any]) -> dict[str, float] | None:
         """What a trial with this config asks for; None is the default of one CPU."""

@@ -7,7 +7,7 @@ observations. It never raises for an outside failure; it reports it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from holdfast.core.observations import Observation
 from holdfast.trainable.worker_messages import Decision, Run, Setup
@@ -39,3 +39,11 @@ class Engine(Protocol):
 
     def close(self, grace_s: float = 0.0) -> None:
         """End everything that was started, including what trials started. Returns when all of it is gone."""
+
+
+@runtime_checkable
+class PrintsHere(Protocol):
+    """An engine whose trials print into files that this machine can read."""
+
+    def output_files(self) -> dict[tuple[int, int], list[tuple[str, int]]]:
+        """Files that attempts print to, by (n, attempt), and where the output of each begins. From any thread."""
