@@ -15,6 +15,6 @@ signal.signal(signal.SIGHUP, signal.SIG_DFL)
 settings.register_profile("tests", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("tests")
 
-# Helpers that several tests of one folder share are plain modules beside them.
-for folder in ("core", "cli"):
+# Helpers that several tests of one folder share are plain modules beside them; those of many are packages of this one.
+for folder in ("core", "cli", ""):
     sys.path.insert(0, str(Path(__file__).parent / folder))

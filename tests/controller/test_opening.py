@@ -11,7 +11,7 @@ from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Trial, WorkerFacts
 from holdfast.core.transitions import apply
-from holdfast.testing.checkers import durable_fields
+from simulator.checkers import durable_fields
 
 RULE = Retention(score_attribute="score", num_to_keep_overall=2)
 _decode = msgspec.msgpack.Decoder(SnapshotRecord).decode

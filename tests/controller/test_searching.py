@@ -25,8 +25,8 @@ from holdfast.search.searcher import Searcher
 from holdfast.search.spaces import Filler
 from holdfast.space import uniform
 from holdfast.space.naming import trial_id
-from holdfast.testing.fake_search import StoredTellTale, TellTale
 from holdfast.views.results import ResultBuilder
+from simulator.fake_search import StoredTellTale, TellTale
 
 DEADLINE_S = 20.0
 SPACE = {"lr": uniform(0, 1), "width": 16, "depth": 3}

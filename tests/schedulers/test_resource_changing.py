@@ -31,7 +31,7 @@ from holdfast.schedulers.resource_changing import (
     DistributeResourcesToTopJob,
     ResourceChangingScheduler,
 )
-from holdfast.testing.schedulers_under_test import CopyingScheduler
+from simulator.schedulers_under_test import CopyingScheduler
 
 
 @pytest.fixture(autouse=True)

@@ -17,7 +17,7 @@ from table import (
 
 from holdfast.core import events as ev
 from holdfast.schedulers import FIFOScheduler, TrialScheduler
-from holdfast.testing.schedulers_under_test import CopyingScheduler
+from simulator.schedulers_under_test import CopyingScheduler
 
 
 def test_scripts_fail_are_lost_and_go_on_from_their_checkpoints():

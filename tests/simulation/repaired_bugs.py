@@ -19,10 +19,10 @@ from holdfast.core.turn import Turn
 from holdfast.journal import epoch
 from holdfast.journal.log import Journal
 from holdfast.schedulers.view import ExperimentView
-from holdfast.testing import fake_driver
-from holdfast.testing.chaos import Moment
-from holdfast.testing.checkpoint_store import CheckpointStore
-from holdfast.testing.fake_driver import SimDriver
+from simulator import fake_driver
+from simulator.chaos import Moment
+from simulator.checkpoint_store import CheckpointStore
+from simulator.fake_driver import SimDriver
 
 
 def silence_while_the_driver_was_away(patch: Patch) -> None:

@@ -24,12 +24,12 @@ from holdfast.journal.log import Journal
 from holdfast.journal.segment_writer import SegmentWriter
 from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
 from holdfast.search.replayable import ReplayableSearcher, Script
-from holdfast.testing import fake_driver as sim_driver
-from holdfast.testing.chaos import Moment
-from holdfast.testing.fake_world import MemorySpools, World
-from holdfast.testing.scenario import FaultBudget
-from holdfast.testing.simulate import Simulation
 from holdfast.trainable.spool_writer import SpoolOwner
+from simulator import fake_driver as sim_driver
+from simulator.chaos import Moment
+from simulator.fake_world import MemorySpools, World
+from simulator.scenario import FaultBudget
+from simulator.simulate import Simulation
 
 Patch = pytest.MonkeyPatch
 

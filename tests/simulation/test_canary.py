@@ -8,12 +8,12 @@ from dataclasses import replace
 import pytest
 
 from holdfast.schedulers.view import ExperimentView
-from holdfast.testing.audit import Audit
-from holdfast.testing.fake_search import TellTale
-from holdfast.testing.ledger import Sent, Violation
-from holdfast.testing.scenario import FaultBudget
-from holdfast.testing.schedulers_under_test import CopyingScheduler
-from holdfast.testing.simulate import Simulation
+from simulator.audit import Audit
+from simulator.fake_search import TellTale
+from simulator.ledger import Sent, Violation
+from simulator.scenario import FaultBudget
+from simulator.schedulers_under_test import CopyingScheduler
+from simulator.simulate import Simulation
 
 
 @pytest.fixture

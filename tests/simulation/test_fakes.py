@@ -4,15 +4,15 @@ import errno
 
 import pytest
 
-from holdfast.testing.checkpoint_store import CheckpointStore
-from holdfast.testing.disk import DiskView, Killed, MemoryDisk
-from holdfast.testing.engine import FakeEngine
 from holdfast.testing.engine_contract import CHECKS
-from holdfast.testing.fake_trials import scripted
-from holdfast.testing.ledger import Weights
-from holdfast.testing.simulate import main
-from holdfast.testing.timeline import FakeClock, Timeline
+from holdfast.testing.virtual_clock import FakeClock, Timeline
 from holdfast.trainable.worker_messages import Run
+from simulator.checkpoint_store import CheckpointStore
+from simulator.disk import DiskView, Killed, MemoryDisk
+from simulator.engine import FakeEngine
+from simulator.fake_trials import scripted
+from simulator.ledger import Weights
+from simulator.simulate import main
 
 NOTHING = 0
 
@@ -150,4 +150,4 @@ def test_the_command_line_prints_the_line_that_repeats_a_failure(capsys, monkeyp
     monkeypatch.setattr(decide, "schedule", chatting)
     assert main(["--seed", "0", "--count", "20"]) == 1
     last = capsys.readouterr().out.splitlines()[-1]
-    assert last.startswith("python -m holdfast.testing.simulate --seed ")
+    assert last.startswith("python tests/simulator --seed ")

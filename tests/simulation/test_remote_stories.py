@@ -11,7 +11,8 @@ from collections.abc import Iterator
 
 import pytest
 from remote_bugs import PLANTED, RemoteBug
-from remote_story import RemoteSimulation, repeat_line, tell
+
+from simulator.remote_story import RemoteSimulation, repeat_line, tell
 
 FAST = [range(start, start + 20) for start in range(0, 60, 20)]
 SLOW = [range(start, start + 100) for start in range(100, 2100, 100)]

@@ -8,10 +8,10 @@ from dataclasses import asdict
 import pytest
 
 from holdfast.journal import segment_writer
-from holdfast.testing.fake_search import SEARCHERS
-from holdfast.testing.scenario import FaultBudget
-from holdfast.testing.schedulers_under_test import ROSTER
-from holdfast.testing.simulate import Simulation, repeat_line, with_policies
+from simulator.fake_search import SEARCHERS
+from simulator.scenario import FaultBudget
+from simulator.schedulers_under_test import ROSTER
+from simulator.simulate import Simulation, repeat_line, with_policies
 
 FAST = [range(start, start + 50) for start in range(0, 200, 50)]
 SLOW = [range(start, start + 250) for start in range(200, 2700, 250)]

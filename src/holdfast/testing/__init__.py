@@ -1,5 +1,7 @@
-"""What holdfast is tested with, shipped so that other engines, stores and schedulers can be tested with it too.
+"""What engines, stores, schedulers and searchers of your own are tested with, shipped with holdfast.
 
-``engine_contract`` and ``scripted`` are for engines. ``simulate`` runs whole experiments under injected faults, a story
-for each seed: ``python -m holdfast.testing.simulate --seed 7``. The fakes it uses stand in modules of their own.
+``engine_contract`` and ``scripted`` are for engines, ``memory_store`` is a store that fails when it is told to,
+``virtual_clock`` is time that passes only when somebody waits, ``virtual`` runs experiments on learning curves.
+
+Must never need a test framework. What tests holdfast itself, the simulator, is in ``tests/simulator`` of the project.
 """

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.core import events as ev
-from holdfast.testing.checkpoint_store import CheckpointStore
-from holdfast.testing.ledger import Ledger, Violation
-from holdfast.testing.scenario import Scenario
-from holdfast.testing.shadow_state import Account, Kept, why_needed
+from simulator.checkpoint_store import CheckpointStore
+from simulator.ledger import Ledger, Violation
+from simulator.scenario import Scenario
+from simulator.shadow_state import Account, Kept, why_needed
 
 PER_SLOT = 6
 """Checkpoints that trials in one slot may add to a backlog that is full."""

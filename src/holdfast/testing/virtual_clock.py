@@ -1,4 +1,4 @@
-"""Simulated time: one clock for the whole story, and what is to happen when.
+"""Virtual time: one clock, and what is to happen when; nobody waits for it.
 
 Owns the order of everything that happens outside the drivers' own code. Must never read a real clock.
 """

@@ -12,10 +12,10 @@ from typing import Any, Protocol
 
 from holdfast.core.events import Cause, ErrorFacts
 from holdfast.core.observations import Raised, Report, Returned, Saved, SealedStage, Stopped, Waiting
-from holdfast.testing.checkpoint_store import CheckpointStore
-from holdfast.testing.engine import Ahead, Ask, Die, FakeProcess, Hang, Program, SchedulerRequest, Sleep, Tell
-from holdfast.testing.ledger import Ledger, Life, Weights
 from holdfast.trainable.worker_messages import Decision
+from simulator.checkpoint_store import CheckpointStore
+from simulator.engine import Ahead, Ask, Die, FakeProcess, Hang, Program, SchedulerRequest, Sleep, Tell
+from simulator.ledger import Ledger, Life, Weights
 
 SPACE_RETRY_S = 1.0
 
@@ -199,7 +199,7 @@ class Trainer:
 
 
 def scripted(process: FakeProcess) -> Program:
-    """The words of ``testing.scripted``, for the contract of engines."""
+    """The words of ``holdfast.testing.scripted``, for the contract of engines."""
     who = (*process.key, process.worker)
     for word, *arguments in process.run.config["script"]:
         if word == "raise":

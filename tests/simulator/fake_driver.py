@@ -33,12 +33,15 @@ from holdfast.journal.snapshot import SnapshotStore
 from holdfast.schedulers.fifo import FirstInFirstOut
 from holdfast.search.replayable import ReplayableSearcher
 from holdfast.stopper import DictStopper, NoopStopper, Stopper
-from holdfast.testing.checkpoint_store import StoreWorkers
-from holdfast.testing.disk import DiskView, Killed
-from holdfast.testing.engine import FakeEngine
-from holdfast.testing.fake_policies import GoodRowsStopper, PausingScheduler, StoredGoodRowsStopper
-from holdfast.testing.fake_search import PREFIX
-from holdfast.testing.fake_world import (
+from holdfast.testing.virtual_clock import FakeClock
+from holdfast.trainable.worker_messages import Run, Setup
+from holdfast.views.results import ResultBuilder
+from simulator.checkpoint_store import StoreWorkers
+from simulator.disk import DiskView, Killed
+from simulator.engine import FakeEngine
+from simulator.fake_policies import GoodRowsStopper, PausingScheduler, StoredGoodRowsStopper
+from simulator.fake_search import PREFIX
+from simulator.fake_world import (
     ROOT,
     MemorySpools,
     SearchThread,
@@ -48,12 +51,9 @@ from holdfast.testing.fake_world import (
     WorkersHost,
     World,
 )
-from holdfast.testing.process import DriverProcess
-from holdfast.testing.scenario import Scenario
-from holdfast.testing.schedulers_under_test import make_adapter
-from holdfast.testing.timeline import FakeClock
-from holdfast.trainable.worker_messages import Run, Setup
-from holdfast.views.results import ResultBuilder
+from simulator.process import DriverProcess
+from simulator.scenario import Scenario
+from simulator.schedulers_under_test import make_adapter
 
 UNWIND_GRACE_S = 20.0
 LEAVE_SYNCS = 20

@@ -25,7 +25,7 @@ from holdfast.core.observations import (
     Stopped,
     WorkerMessage,
 )
-from holdfast.testing.timeline import Timeline
+from holdfast.testing.virtual_clock import Timeline
 from holdfast.trainable.worker_messages import Decision, Run, Setup
 
 LATENCY_S = 0.001

@@ -1,7 +1,7 @@
 """The simulator: whole experiments under injected faults, one seed a story.
 
-    python -m holdfast.testing.simulate --seed 7 --verbose
-    python -m holdfast.testing.simulate --seed 7 --count 500 --scheduler pbt --searcher learning
+    python tests/simulator --seed 7 --verbose
+    python tests/simulator --seed 7 --count 500 --scheduler pbt --searcher learning
 
 The core, the loop, the journal, snapshots, replay, checkpoint jobs, the proposers and most schedulers
 (``schedulers_under_test``) are the real ones. The clock, the disk, the store, the engine and its workers are fakes of
@@ -43,7 +43,7 @@ Fault budget, the most that can happen in one story (``FaultBudget``); a story g
     failed_callbacks      a user's callback raises when a trial has finished
 
 Not simulated: pages of one file that reach the disk out of order. Several machines and object stores have stories of
-their own, in the project's tests/simulation/remote_story.py.
+their own (``remote_story``).
 """
 
 from __future__ import annotations
@@ -51,27 +51,26 @@ from __future__ import annotations
 import argparse
 import logging
 import os
-import sys
 from collections.abc import Callable
 from dataclasses import replace
 
 from holdfast.core.state import State
 from holdfast.errors import OwnershipError, StorageError
 from holdfast.space.rng import Rng
-from holdfast.testing.audit import Audit
-from holdfast.testing.chaos import Chaos
-from holdfast.testing.checkers import check_claims, check_over, refold, reopen, same_state
-from holdfast.testing.disk import Killed
-from holdfast.testing.fake_driver import SimDriver
-from holdfast.testing.fake_search import SEARCHERS
-from holdfast.testing.fake_world import ROOT, World
-from holdfast.testing.journal_bytes import Entry, read_history
-from holdfast.testing.ledger import Violation
-from holdfast.testing.process import DriverProcess
-from holdfast.testing.replay_check import Retelling, check_search
-from holdfast.testing.scenario import FaultBudget, Scenario, draw_budget, draw_scenario
-from holdfast.testing.schedulers_under_test import ROSTER
-from holdfast.testing.timeline import Timeline
+from holdfast.testing.virtual_clock import Timeline
+from simulator.audit import Audit
+from simulator.chaos import Chaos
+from simulator.checkers import check_claims, check_over, refold, reopen, same_state
+from simulator.disk import Killed
+from simulator.fake_driver import SimDriver
+from simulator.fake_search import SEARCHERS
+from simulator.fake_world import ROOT, World
+from simulator.journal_bytes import Entry, read_history
+from simulator.ledger import Violation
+from simulator.process import DriverProcess
+from simulator.replay_check import Retelling, check_search
+from simulator.scenario import FaultBudget, Scenario, draw_budget, draw_scenario
+from simulator.schedulers_under_test import ROSTER
 
 MAX_STEPS = 6000
 """Turns of all drivers of a story together; the liveness bound."""
@@ -333,7 +332,7 @@ class Simulation:
 
 def repeat_line(seed: int, scheduler: str = "", searcher: str = "") -> str:
     """What to type to see the story of a seed."""
-    line = f"python -m holdfast.testing.simulate --seed {seed} --verbose"
+    line = f"python tests/simulator --seed {seed} --verbose"
     line += f" --scheduler {scheduler!r}" if scheduler else ""
     return line + (f" --searcher {searcher!r}" if searcher else "")
 
@@ -351,7 +350,10 @@ def with_policies(scheduler: str = "", searcher: str = "") -> Callable[[Scenario
 
 def main(arguments: list[str] | None = None) -> int:
     """Tell one story, or several, and print the first that fails."""
-    parser = argparse.ArgumentParser(prog="python -m holdfast.testing.simulate", description="Repeat a story.")
+    parser = argparse.ArgumentParser(
+        prog="python tests/simulator",
+        description="Repeat a story of an experiment on one machine; with --remote, of one in a store.",
+    )
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=1, help="tell so many stories, beginning with this seed")
     parser.add_argument("--scheduler", choices=sorted(ROSTER), default="", help="instead of the one that was drawn")
@@ -377,7 +379,3 @@ def _print_story(simulation: Simulation) -> None:
     print(simulation.world.scenario)
     for at, number, facts in simulation.log:
         print(f"{at:10.3f}  driver {number}  {' '.join(map(str, facts))}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from holdfast.core.events import Cause
 from holdfast.space.rng import Rng
-from holdfast.testing.scenario import pick
+from simulator.scenario import pick
 
 LATE_S = (0.1, 2.0, 10.0)
 COPY_S = (0.1, 2.0, 40.0)

@@ -20,18 +20,18 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State
 from holdfast.journal.log import GROUP_COMMIT_S, Journal
-from holdfast.testing.chaos import Chaos
-from holdfast.testing.checkpoint_store import STEP_S, CheckpointStore
-from holdfast.testing.disk import MemoryDisk
-from holdfast.testing.engine import FakeEngine, FakeProcess, Program
-from holdfast.testing.fake_trials import Trainer
-from holdfast.testing.journal_bytes import read_history
-from holdfast.testing.ledger import Ledger, Violation
-from holdfast.testing.process import DriverProcess
-from holdfast.testing.scenario import Scenario
-from holdfast.testing.timeline import Timeline
+from holdfast.testing.virtual_clock import Timeline
 from holdfast.trainable.spool_writer import SpoolOwner
 from holdfast.trainable.worker_messages import Decision
+from simulator.chaos import Chaos
+from simulator.checkpoint_store import STEP_S, CheckpointStore
+from simulator.disk import MemoryDisk
+from simulator.engine import FakeEngine, FakeProcess, Program
+from simulator.fake_trials import Trainer
+from simulator.journal_bytes import read_history
+from simulator.ledger import Ledger, Violation
+from simulator.process import DriverProcess
+from simulator.scenario import Scenario
 
 ROOT = "/experiment"
 

@@ -10,9 +10,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from holdfast.testing.disk import Killed
-from holdfast.testing.process import DriverProcess
-from holdfast.testing.timeline import Timeline
+from holdfast.testing.virtual_clock import Timeline
+from simulator.disk import Killed
+from simulator.process import DriverProcess
 
 _local = threading.local()
 

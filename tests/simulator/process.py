@@ -9,9 +9,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from holdfast.testing.chaos import Chaos
-from holdfast.testing.disk import Killed
-from holdfast.testing.timeline import Timeline
+from holdfast.testing.virtual_clock import Timeline
+from simulator.chaos import Chaos
+from simulator.disk import Killed
 
 
 class Machine(Protocol):

@@ -1,10 +1,10 @@
 """The simulator for experiments in a store: whole experiments on several machines, one seed a story.
 
-    python tests/simulation/remote_story.py --seed 7 --verbose
-    python tests/simulation/remote_story.py --seed 7 --count 500
+    python tests/simulator --remote --seed 7 --verbose
+    python tests/simulator --remote --seed 7 --count 500
 
 The backend for stores, shipper, merging, remote checkpoint jobs, mirror restore and claims are the real ones, beside
-all that the local simulator (``holdfast.testing.simulate``) runs. Each machine has a real directory for its mirror.
+all that the local simulator (``simulate``) runs. Each machine has a real directory for its mirror.
 
 What goes wrong, besides workers, messages, interrupts, and suspended drivers (see there):
 
@@ -20,7 +20,7 @@ What goes wrong, besides workers, messages, interrupts, and suspended drivers (s
     lagging_lists         a listing shows what was there up to 2 s before
 
 What is checked: what the server checks at each write (``bucket``); at the end, the records in the store against the
-ledger of the fake workers (I1, I3, I5, I6, I8, I10, by ``holdfast.testing.audit``), every checkpoint in the store
+ledger of the fake workers (I1, I3, I5, I6, I8, I10, by ``audit``), every checkpoint in the store
 against its record and its content (I2), and that a driver which has left claims only what is in the store (I9).
 
 Not simulated: result files and artifacts, and power cuts, which the local simulator has.
@@ -33,7 +33,6 @@ import contextlib
 import json
 import logging
 import shutil
-import sys
 import tempfile
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
@@ -44,23 +43,20 @@ from unittest import mock
 
 import xxhash
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from bucket import GIVEN_UP, MANIFEST
-from remote_driver import WEIGHTS, RemoteDriver, RemoteProcess, RemoteWorld
-
 from holdfast.controller.opening import open_state
 from holdfast.core import events as ev
 from holdfast.core.state import State
 from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.space.rng import Rng
-from holdfast.testing.audit import Audit
-from holdfast.testing.checkers import check_over, same_state
-from holdfast.testing.fake_driver import SimDriver
-from holdfast.testing.journal_bytes import Entry, read_history
-from holdfast.testing.ledger import Violation, Weights
-from holdfast.testing.scenario import FaultBudget, Scenario
-from holdfast.testing.simulate import Simulation
+from simulator.audit import Audit
+from simulator.bucket import GIVEN_UP, MANIFEST
+from simulator.checkers import check_over, same_state
+from simulator.fake_driver import SimDriver
+from simulator.journal_bytes import Entry, read_history
+from simulator.ledger import Violation, Weights
+from simulator.remote_driver import WEIGHTS, RemoteDriver, RemoteProcess, RemoteWorld
+from simulator.scenario import FaultBudget, Scenario
+from simulator.simulate import Simulation
 
 LOCAL_ONLY = (
     *("power_cuts", "failed_writes", "failed_syncs", "full_disks", "store_troubles", "slow_stores"),
@@ -298,7 +294,7 @@ def _patched(world: RemoteWorld) -> Iterator[None]:
 
     from holdfast.controller import remote_backend
 
-    original = remote_backend.withdraw
+    original = remote_backend.withdraw  # type: ignore[attr-defined]
     with contextlib.ExitStack() as stack:
         for module in _CRASHPOINTS:
             stack.enter_context(mock.patch(f"{module}.crashpoint", world.crashpoint))
@@ -329,16 +325,18 @@ def tell(seed: int, budget: FaultBudget | None = None) -> RemoteSimulation:
 
 def repeat_line(seed: int) -> str:
     """What to type to see the story of a seed."""
-    return f"python tests/simulation/remote_story.py --seed {seed} --verbose"
+    return f"python tests/simulator --remote --seed {seed} --verbose"
 
 
-def main() -> int:
+def main(arguments: list[str] | None = None) -> int:
     """Tell one story, or several, and print the first that fails."""
-    parser = argparse.ArgumentParser(description="Repeat a story of an experiment in a store.")
+    parser = argparse.ArgumentParser(
+        prog="python tests/simulator --remote", description="Repeat a story of an experiment in a store."
+    )
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=1, help="tell so many stories, beginning with this seed")
     parser.add_argument("--verbose", action="store_true", help="print what happens")
-    options = parser.parse_args()
+    options = parser.parse_args(arguments)
     logging.getLogger("holdfast").addHandler(logging.NullHandler())
     logging.getLogger("holdfast").propagate = False
     for seed in range(options.seed, options.seed + options.count):
@@ -361,7 +359,3 @@ def _print_story(story: RemoteSimulation, verbose: bool) -> None:
         print(story.world.scenario)
         for at, number, facts in story.log:
             print(f"{at:10.3f}  driver {number}  {' '.join(map(str, facts))[:240]}")
-
-
-if __name__ == "__main__":
-    sys.exit(main())

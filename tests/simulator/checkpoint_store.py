@@ -15,9 +15,9 @@ from functools import partial
 from typing import Protocol
 
 from holdfast.checkpoints import jobs
-from holdfast.testing.ledger import Weights
-from holdfast.testing.timeline import Timeline
+from holdfast.testing.virtual_clock import Timeline
 from holdfast.trainable.worker_messages import Run
+from simulator.ledger import Weights
 
 STEP_S = 0.01
 

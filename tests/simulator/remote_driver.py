@@ -16,8 +16,6 @@ from pathlib import Path
 from typing import Any
 
 import xxhash
-from bucket import NetworkFaults, Server, StoreClient
-from strands import Strand, current_strand
 
 from holdfast.checkpoints import jobs
 from holdfast.checkpoints.commit import sweep
@@ -38,17 +36,19 @@ from holdfast.journal.snapshot import SnapshotStore
 from holdfast.shipping.shipper import Shipper, ShipStart
 from holdfast.storage.address import parse
 from holdfast.storage.store import Store
-from holdfast.testing.chaos import Chaos, Moment
-from holdfast.testing.checkpoint_store import STEP_S
-from holdfast.testing.disk import Killed
-from holdfast.testing.engine import FakeEngine
-from holdfast.testing.fake_driver import SimDriver
-from holdfast.testing.fake_world import SimJournal, StoreHost, World
-from holdfast.testing.ledger import Weights
-from holdfast.testing.process import DriverProcess, Machine
-from holdfast.testing.scenario import Scenario, pick
-from holdfast.testing.timeline import FakeClock, Timeline
+from holdfast.testing.virtual_clock import FakeClock, Timeline
 from holdfast.trainable.worker_messages import Run
+from simulator.bucket import NetworkFaults, Server, StoreClient
+from simulator.chaos import Chaos, Moment
+from simulator.checkpoint_store import STEP_S
+from simulator.disk import Killed
+from simulator.engine import FakeEngine
+from simulator.fake_driver import SimDriver
+from simulator.fake_world import SimJournal, StoreHost, World
+from simulator.ledger import Weights
+from simulator.process import DriverProcess, Machine
+from simulator.scenario import Scenario, pick
+from simulator.strands import Strand, current_strand
 
 URL = "s3://bucket/experiment"
 UID = "ab5e1" + "0" * 27
@@ -72,7 +72,7 @@ RARE_ACTIONS = (
 
 
 class MirrorStages:
-    """Stages and checkpoints in the mirrors (``testing.checkpoint_store.CheckpointStore``), in real directories."""
+    """Stages and checkpoints in the mirrors (``checkpoint_store.CheckpointStore``), in real directories."""
 
     def __init__(self) -> None:
         self.made: dict[str, Weights] = {}  # every stage that there ever was

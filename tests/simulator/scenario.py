@@ -15,10 +15,10 @@ from holdfast.core.retention import Retention
 from holdfast.space import choice, uniform
 from holdfast.space.rng import Rng
 from holdfast.space.variants import VariantPlan
-from holdfast.testing.fake_search import SEARCHERS, FakeSearch
-from holdfast.testing.fake_trials import FakeTraining
-from holdfast.testing.schedulers_under_test import NEED_EQUAL_TRIALS, NEED_THEIR_SEARCHER, ROSTER
 from holdfast.views.results import ResultBuilder
+from simulator.fake_search import SEARCHERS, FakeSearch
+from simulator.fake_trials import FakeTraining
+from simulator.schedulers_under_test import NEED_EQUAL_TRIALS, NEED_THEIR_SEARCHER, ROSTER
 
 T = TypeVar("T")
 SPACE = {"lr": uniform(0, 1), "width": choice([16, 32, 64])}

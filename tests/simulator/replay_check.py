@@ -28,11 +28,11 @@ from holdfast.search.replayable import (
     ResultTold,
     Unpaused,
 )
-from holdfast.testing.journal_bytes import Entry
-from holdfast.testing.ledger import Violation
-from holdfast.testing.scenario import Scenario
-from holdfast.testing.schedulers_under_test import make_adapter
 from holdfast.views.results import ResultBuilder
+from simulator.journal_bytes import Entry
+from simulator.ledger import Violation
+from simulator.scenario import Scenario
+from simulator.schedulers_under_test import make_adapter
 
 WAITING = ("PENDING", "PAUSED")
 

@@ -16,10 +16,10 @@ from holdfast.controller.opening import open_state
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.journal.snapshot import Snapshot, SnapshotStore
-from holdfast.testing.audit import Audit
-from holdfast.testing.disk import DiskView, MemoryDisk
-from holdfast.testing.ledger import Violation
-from holdfast.testing.shadow_state import Account, is_obsolete
+from simulator.audit import Audit
+from simulator.disk import DiskView, MemoryDisk
+from simulator.ledger import Violation
+from simulator.shadow_state import Account, is_obsolete
 
 _encode = msgspec.msgpack.Encoder().encode
 

@@ -17,13 +17,13 @@ from holdfast.core import events as ev
 from holdfast.core.events import Cause
 from holdfast.core.plan import WAITS_IN_VAIN
 from holdfast.search.replayable import FINISHED
-from holdfast.testing.audit_checkpoints import CheckpointAudit
-from holdfast.testing.checkpoint_store import CheckpointStore
-from holdfast.testing.fake_policies import PAUSES, is_good
-from holdfast.testing.journal_bytes import Entry
-from holdfast.testing.ledger import Ledger, Violation
-from holdfast.testing.scenario import Scenario
-from holdfast.testing.shadow_state import Account, Kept, Origin, ShadowRow, TrainingProgress, start_of
+from simulator.audit_checkpoints import CheckpointAudit
+from simulator.checkpoint_store import CheckpointStore
+from simulator.fake_policies import PAUSES, is_good
+from simulator.journal_bytes import Entry
+from simulator.ledger import Ledger, Violation
+from simulator.scenario import Scenario
+from simulator.shadow_state import Account, Kept, Origin, ShadowRow, TrainingProgress, start_of
 
 TOLERANCE_S = 1e-3
 

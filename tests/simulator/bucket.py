@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 import xxhash
-from strands import current_strand
 
 from holdfast.core import events as ev
 from holdfast.errors import StoreDeniedError, StoreUnreachableError
 from holdfast.shipping import parts
 from holdfast.space.rng import Rng
 from holdfast.storage.store import Fetching, Replaced, Replacing, Sending, Stat
-from holdfast.testing.disk import Killed
-from holdfast.testing.journal_bytes import Entry, read_history
-from holdfast.testing.ledger import Violation
 from holdfast.testing.memory_store import MemoryStore
-from holdfast.testing.process import DriverProcess
-from holdfast.testing.scenario import pick
-from holdfast.testing.timeline import Timeline
+from holdfast.testing.virtual_clock import Timeline
+from simulator.disk import Killed
+from simulator.journal_bytes import Entry, read_history
+from simulator.ledger import Violation
+from simulator.process import DriverProcess
+from simulator.scenario import pick
+from simulator.strands import current_strand
 
 URL = "s3://bucket/experiment"
 MANIFEST = "/_manifest.json"
@@ -116,7 +117,7 @@ class Server:
         gone = {key: stat for key, (stat, at) in self._gone.items() if key.startswith(prefix) and at > then}
         return [stat for _, stat in sorted({**gone, **found}.items())]
 
-    def history(self) -> list[Entry]:
+    def history(self) -> Sequence[Entry]:
         """The records that are in the store, read by other code than the journal's own."""
         if self._entries is None:
             self._entries = read_history({path: bytes(data) for path, data in self._journal.items()})
@@ -234,7 +235,7 @@ class StoreClient:
         for file in files:  # one request each: a process may die between any two
             with open(file.path, "rb") as opened:
                 data = opened.read()
-            self._ask("send", [file.key], lambda key=file.key, data=data: self._server.put(key, data), writes=True)
+            self._ask("send", [file.key], partial(self._server.put, file.key, data), writes=True)
             digests.append(xxhash.xxh3_128_hexdigest(data))
         return digests
 
@@ -244,9 +245,7 @@ class StoreClient:
         )
 
     def fetch(self, files: Sequence[Fetching]) -> Sequence[str]:
-        return [
-            self._ask("fetch", [file.key], lambda file=file: self._server.objects.fetch([file])[0]) for file in files
-        ]
+        return [self._ask("fetch", [file.key], partial(self._server.objects.fetch, [file]))[0] for file in files]
 
     def abort_stale(self, prefix: str) -> int:
         return 0
@@ -277,7 +276,10 @@ class StoreClient:
         return answer
 
     def _deliver_later(self, act: Callable[[], object]) -> None:
-        self._timeline.later(self._faults.rng.uniform(0.05, 3.0), lambda: act() and None)
+        def deliver() -> None:
+            act()
+
+        self._timeline.later(self._faults.rng.uniform(0.05, 3.0), deliver)
 
     def _step(self, action: str) -> None:
         strand = current_strand()

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from holdfast.core import events as ev
-from holdfast.testing.ledger import Violation
+from simulator.ledger import Violation
 
 _FRAME = struct.Struct("<HHII")
 _RECORD, _HEADER = 0xF7C1, 0xF8C1

@@ -1,0 +1,8 @@
+"""The simulator: whole experiments under injected faults, one seed a story, with independent checkers.
+
+``simulate`` tells stories of one machine, ``remote_story`` those of an object store and several machines; ``audit``,
+``replay_check``, ``checkers`` and ``bucket`` judge them; the other modules are the fakes that stories are made of.
+``python tests/simulator --seed 7`` repeats a story.
+
+Owns what tests holdfast itself. What tests extensions too is shipped, in ``holdfast.testing``.
+"""
