@@ -19,7 +19,7 @@ from holdfast.errors import StoreDeniedError, StoreUnreachableError
 from holdfast.shipping import parts
 from holdfast.space.rng import Rng
 from holdfast.storage.store import Fetching, Replaced, Replacing, Sending, Stat
-from holdfast.testing.memory_store import MemoryStore
+from holdfast.testing.memory_store import MemoryStore, file_content
 from holdfast.testing.virtual_clock import Timeline
 from simulator.disk import Killed
 from simulator.journal_bytes import Entry, read_history
@@ -233,13 +233,14 @@ class StoreClient:
     def send(self, files: Sequence[Sending]) -> Sequence[str]:
         digests = []
         for file in files:  # one request each: a process may die between any two
-            with open(file.path, "rb") as opened:
-                data = opened.read()
+            data = file_content(file.path)
             self._ask("send", [file.key], partial(self._server.put, file.key, data), writes=True)
             digests.append(xxhash.xxh3_128_hexdigest(data))
         return digests
 
     def replace(self, files: Sequence[Replacing]) -> Sequence[Replaced]:
+        if not files:
+            return []
         return self._ask(
             "replace", [file.key for file in files], lambda: self._server.objects.replace(files), writes=True
         )

@@ -3,72 +3,19 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+for folder in (Path(__file__).parent, Path(__file__).parents[1]):
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
 
-from holdfast.storage import agent_client
-from holdfast.storage.options import StoreOptions
-from servers.fixtures import *  # noqa: F403
+from store_fixtures import *  # noqa: E402, F403
 
-SCHEMES = {"seaweedfs": "s3", "moto": "s3", "rclone": "s3", "azurite": "az", "gcs": "gs"}
+from servers.fixtures import *  # noqa: E402, F403
 
 
 @pytest.fixture(autouse=True)
-def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    import os
-
-    for name in agent_client.credentials(os.environ):
-        monkeypatch.delenv(name)
-    monkeypatch.setenv("HOME", str(tmp_path))
-
-
-@pytest.fixture
-def opened(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., Any]]:
-    """`opened(url, **connect's arguments)`; everything is closed with the test, and the agent with it."""
-    # An agent of its own: other tests of this process may have left stores open.
-    agents = agent_client._Agents()
-    monkeypatch.setattr(agent_client, "_agents", agents)
-    stores: list[Any] = []
-
-    def connect(address: Any, **arguments: Any) -> Any:
-        stores.append(agent_client.connect(address, **arguments))
-        return stores[-1]
-
-    yield connect
-    for store in stores:
-        store.close()
-    assert agents.agent_pid is None
-
-
-@pytest.fixture
-def bucket_of(
-    request: pytest.FixtureRequest, opened: Callable[..., Any], monkeypatch: pytest.MonkeyPatch, bucket_name: str
-) -> Callable[..., Any]:
-    """`bucket_of("seaweedfs")` opens a fresh bucket of a server; `endpoint` puts a proxy between."""
-
-    def open_bucket(kind: str, endpoint: str | None = None, **options: Any) -> Any:
-        server = request.getfixturevalue(kind)
-        for name, value in server.environment(endpoint).items():
-            monkeypatch.setenv(name, value)
-        server.bucket(bucket_name)
-        return opened(f"{SCHEMES[kind]}://{bucket_name}/some/prefix", options=StoreOptions(**options))
-
-    return open_bucket
-
-
-@pytest.fixture
-def proxied(
-    request: pytest.FixtureRequest, fault_proxy: Callable[..., Any], bucket_of: Callable[..., Any]
-) -> Callable[..., Any]:
-    """`store, proxy = proxied()`: a bucket of SeaweedFS behind a faulty network."""
-
-    def open_bucket(kind: str = "seaweedfs", **options: Any) -> Any:
-        proxy = fault_proxy(request.getfixturevalue(kind).endpoint)
-        return bucket_of(kind, endpoint=proxy.endpoint, **options), proxy
-
-    return open_bucket
+def _no_credentials_of_this_machine(no_credentials: None) -> None:
+    pass

@@ -19,7 +19,7 @@ from typing import Literal, NamedTuple, TypeVar
 
 import xxhash
 
-from holdfast.errors import ObjectMissingError, StoreDeniedError, StoreUnreachableError
+from holdfast.errors import ObjectMissingError, StorageError, StoreDeniedError, StoreUnreachableError
 from holdfast.storage.store import ABSENT, ANY, Fetching, Replaced, Replacing, Sending, Stat
 
 Verb = Literal["put", "create", "get", "stat", "list", "delete", "send", "replace", "fetch", "abort_stale"]
@@ -75,6 +75,15 @@ class _Object(NamedTuple):
     data: bytes
     modified: float
     version: str
+
+
+def file_content(path: str) -> bytes:
+    """What is to be sent; a file that is not there is a `StorageError`, as with every store."""
+    try:
+        with open(path, "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise StorageError(f"{path} cannot be sent: {error}") from error
 
 
 class MemoryStore:
@@ -180,8 +189,7 @@ class MemoryStore:
         def act() -> list[str]:
             digests = []
             for path, key in files:
-                with open(path, "rb") as file:
-                    data = file.read()
+                data = file_content(path)
                 self._write(key, data)
                 digests.append(xxhash.xxh3_128_hexdigest(data))
             return digests
@@ -221,8 +229,7 @@ class MemoryStore:
         there = self._objects[key].version if key in self._objects else ABSENT
         if self.honours_create and version not in (there, ANY):
             return Replaced(False, there)
-        with open(path, "rb") as file:
-            self._write(key, file.read())
+        self._write(key, file_content(path))
         return Replaced(True, self._objects[key].version)
 
     def _read(self, key: str) -> bytes:
