@@ -4,13 +4,10 @@ import errno
 
 import pytest
 
-from holdfast.testing.engine_contract import CHECKS
 from holdfast.testing.virtual_clock import FakeClock, Timeline
 from holdfast.trainable.worker_messages import Run
 from simulator.checkpoint_store import CheckpointStore
 from simulator.disk import DiskView, Killed, MemoryDisk
-from simulator.engine import FakeEngine
-from simulator.fake_trials import scripted
 from simulator.ledger import Weights
 from simulator.simulate import main
 
@@ -19,30 +16,6 @@ NOTHING = 0
 
 def keep_nothing(size):
     return NOTHING
-
-
-class QuietHost:
-    """An engine's surroundings in which nothing goes wrong."""
-
-    def program(self, process):
-        return scripted(process)
-
-    def uplink(self, message):
-        return 0.0, []
-
-    def reply_is_lost(self):
-        return False
-
-    def lost_at_death(self, in_flight):
-        return 0
-
-    def __getattr__(self, name):
-        return lambda *facts: None
-
-
-@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-def test_the_fake_engine_keeps_the_contract_of_engines(check):
-    check(lambda: FakeEngine(Timeline(), QuietHost(), cpus=4))
 
 
 def test_a_power_cut_keeps_what_was_synced_and_nothing_else():
