@@ -7,6 +7,7 @@ from typing import Any
 from simulated_bugs import COPYING, LEARNING, PASSING, SELDOM_SAVED, Patch, RareBug
 
 from holdfast.controller.checkpoint_jobs import CheckpointJobEdge
+from holdfast.controller.lifecycle import OPENING, LifeStep
 from holdfast.controller.loop import Controller
 from holdfast.controller.spool_reader import Spools
 from holdfast.controller.watches import Watches
@@ -22,7 +23,6 @@ from holdfast.schedulers.view import ExperimentView
 from simulator import fake_driver
 from simulator.chaos import Moment
 from simulator.checkpoint_store import CheckpointStore
-from simulator.fake_driver import SimDriver
 
 
 def silence_while_the_driver_was_away(patch: Patch) -> None:
@@ -125,13 +125,15 @@ def a_checkpoint_that_comes_twice(patch: Patch) -> None:
 def sweeping_before_writing(patch: Patch) -> None:
     """A driver that was taken over while it opened removed the stages of its successor."""
 
-    def begin(self: Any, controller: Any, claim: Any) -> None:
-        state = controller.state
-        self._tidy(state, {*state.touched, *(trial.n for trial in state.unfinished())})
-        now(self, controller, claim)
+    patch.setattr(fake_driver, "OPENING", moved(OPENING, "sweep_stages", before="record_epoch"))
 
-    now = SimDriver._begin
-    patch.setattr(SimDriver, "_begin", begin)
+
+def moved(steps: tuple[LifeStep, ...], name: str, before: str) -> tuple[LifeStep, ...]:
+    """The steps of a driver's life with one of them taken too early."""
+    (step,) = [each for each in steps if each.name == name]
+    others = [each for each in steps if each.name != name]
+    place = [each.name for each in others].index(before)
+    return (*others[:place], step, *others[place:])
 
 
 def sweeping_the_stages_of_later_attempts(patch: Patch) -> None:

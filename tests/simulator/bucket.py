@@ -107,6 +107,7 @@ class Server:
         # space until `holdfast gc` and nothing else: the journal says that it is gone.
         self.recreated: set[str] = set()
         self._deleted: set[str] = set()
+        self.machines: dict[int, str] = {}  # of each epoch that has a part, where its driver ran
         self._journal: dict[str, bytearray] = {}
         self._entries: list[Entry] | None = []
 
@@ -164,6 +165,7 @@ class Server:
         if span.first != span.last:
             return  # merged of others, which have been noted
         for part in parts.decode_parts(data, key):
+            self.machines[part.header.by.epoch] = part.header.by.machine
             for piece, content in part.contents():
                 file = self._journal.setdefault(f"/{piece.file}", bytearray())
                 file[piece.offset : piece.offset + piece.size] = content

@@ -1,17 +1,20 @@
-"""A simulated driver: the real core, loop, journal, replay and checkpoint jobs, composed as in ``controller.driver``.
+"""A simulated driver: the real core, loop, journal, replay and checkpoint jobs, in the steps of every driver's life.
 
-Owns the order in which a driver opens, runs and leaves. Must never decide anything, or know what goes wrong.
+Owns the parts that a story fakes; the order of the steps is that of ``controller.lifecycle``. Must never decide
+anything, or know what goes wrong.
 """
 
 from __future__ import annotations
 
 import math
+from collections import deque
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.controller.checkpoint_jobs import CheckpointJobEdge
 from holdfast.controller.hooks import NoHooks
+from holdfast.controller.lifecycle import LEAVING, OPENING, STARTING, DriverLife
 from holdfast.controller.loop import Controller, Edges, JobEdge, JournalWriter
 from holdfast.controller.opening import Opened
 from holdfast.controller.proposing import Describer, VariantProposer
@@ -19,7 +22,6 @@ from holdfast.controller.replay import Memory, StopRuleMemory, open_with_memory,
 from holdfast.controller.searching import LearningProposer
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import Root
-from holdfast.controller.spool_reader import hear_spools
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.watches import Watches
 from holdfast.core import events as ev
@@ -57,6 +59,7 @@ from simulator.schedulers_under_test import make_adapter
 
 UNWIND_GRACE_S = 20.0
 LEAVE_SYNCS = 20
+OPENING_STEP_S = 0.01  # others act between the steps: workers of the driver before, and drivers that wake
 PATIENCE_S = 1.0  # the loop looks at its clock several times a second
 
 
@@ -101,8 +104,8 @@ def make_stopper(scenario: Scenario) -> Stopper:
     return NoopStopper()
 
 
-class SimDriver:
-    """One driver, advanced a piece at a time.
+class SimDriver(DriverLife):
+    """One driver, advanced a step at a time.
 
     Attributes:
         process: The process that it runs in.
@@ -115,24 +118,26 @@ class SimDriver:
         self.process = process
         self.left = False
         self.interrupted = ""
-        self.controller: Controller | None = None
-        self.journal: SimJournal | None = None
-        self.claim: Claim | None = None
+        self.controller: Any = None
+        self.journal: Any = None
+        self.claimed: Claim | None = None
         self.engine: FakeEngine | None = None
+        self._steps = deque((*OPENING, *STARTING))
         self.ending = False
         self._ending_since = math.inf
         self.snapshot_seq = -1
         self.snapshots = 0
         self.root = ROOT
         self._resume = resume
+        self.spools = MemorySpools(world, process)
         self._disk = DiskView(world.disk, process)
         self._store: SnapshotStore | None = None
         self._snapshots: Snapshotter | None = None
-        self._stop = UserStopRule(make_stopper(world.scenario), world.scenario.time_budget_s)
+        self.stop = UserStopRule(make_stopper(world.scenario), world.scenario.time_budget_s)
         self._results = ResultBuilder()
         self._memories: list[Memory] = []
-        if self._stop.has_memory:
-            self._memories.append(StopRuleMemory(self._stop, self._results))
+        if self.stop.has_memory:
+            self._memories.append(StopRuleMemory(self.stop, self._results))
         self._scheduler: Scheduler = FirstInFirstOut()
         adapter = make_adapter(world.scenario.scheduler, world.scenario.seed, self._results)
         if adapter is not None:
@@ -158,19 +163,21 @@ class SimDriver:
         return learner
 
     def advance(self) -> None:
-        """Do the next piece: claim, open the journal, open the experiment, or one turn of the loop."""
-        if self.claim is None:
-            self.claim = self._claim()
-        elif self.journal is None:
-            self._open_journal(self.claim)
-        elif self.controller is None:
-            self._open(self.claim, self.journal)
+        """Take the next step of opening, or one turn of the loop."""
+        if self._steps:
+            self.take([self._steps.popleft()])
+            self.world.timeline.pass_time(OPENING_STEP_S, lambda: self.process.dead)
         else:
             self._turn(self.controller)
 
+    @property
+    def is_open(self) -> bool:
+        """Whether it has begun to run its loop."""
+        return not self._steps
+
     def end(self, reason: str) -> None:
         """Somebody wants this driver to end."""
-        if self.controller is not None and self.engine is not None:
+        if self.is_open and self.engine is not None:
             self.process.machine.note(self.process, reason)
             self.controller.watches.end(reason)
             self.engine.wake()
@@ -189,19 +196,25 @@ class SimDriver:
 
     # --- opening: what depends on where the experiment lives
 
-    def _claim(self) -> Claim:
-        return claim_epoch(ROOT, takeover=True, disk=self._disk)
+    def claim(self) -> None:
+        self.claimed = claim_epoch(ROOT, takeover=True, disk=self._disk)
 
-    def _open_journal(self, claim: Claim) -> None:
-        self._store = SnapshotStore(ROOT, epoch=claim.epoch, disk=self._disk)
+    def open_journal(self) -> None:
+        assert self.claimed is not None
+        self._store = SnapshotStore(ROOT, epoch=self.claimed.epoch, disk=self._disk)
         durability: Any = self.world.scenario.durability
-        journal = SimJournal.create_or_append(ROOT, claim, durability=durability, disk=self._disk, threaded=False)
+        journal = SimJournal.create_or_append(
+            ROOT, self.claimed, durability=durability, disk=self._disk, threaded=False
+        )
         assert isinstance(journal, SimJournal)
         journal.live_in(self.process, self.world.timeline)
         self.journal = journal
 
     def _open_state(self, store: SnapshotStore) -> Opened:
         return open_with_memory(Root(ROOT), self.world.scenario.retention, store, self._memories, disk=self._disk)
+
+    def compare_storage(self) -> None:
+        """A story of one machine loses no part of its journal but by a power cut, after which nothing is missing."""
 
     def _follow(self, journal: SimJournal, state: State, engine: FakeEngine) -> JournalWriter:
         """The journal as the loop sees it."""
@@ -225,57 +238,57 @@ class SimDriver:
 
     # --- opening
 
-    def _open(self, claim: Claim, journal: SimJournal) -> None:
-        world, scenario = self.world, self.world.scenario
+    def fold_journal(self) -> None:
         assert self._store is not None
         opened = self._open_state(self._store)
-        state, self.snapshot_seq = opened.state, opened.snapshot_seq
+        self.state, self.snapshot_seq = opened.state, opened.snapshot_seq
+
+    def make_edges(self) -> None:
+        world, scenario, state = self.world, self.world.scenario, self.state
+        assert self._store is not None
+        assert self.claimed is not None
         clock = FakeClock(world.timeline, state.last_at, lambda: self.process.dead)
         store_host = StoreHost(world, self.process)
-        host = self.host = WorkersHost(world, self.process, claim.epoch, store_host, self.root)
+        host = self.host = WorkersHost(world, self.process, self.claimed.epoch, store_host, self.root)
         engine = self.engine = host.engine = store_host.engine = FakeEngine(world.timeline, host, scenario.cpus)
         world.engines.append(engine)
-        host.journal = followed = self._follow(journal, state, engine)
+        host.journal = followed = self._follow(self.journal, state, engine)
         jobs = self._job_edge(state, clock, store_host)
         edges = Edges(engine, followed, jobs, self._proposer(state, engine), clock, partial(self._run_message, state))
-        hooks = SimHooks(state, self._stop, self.process, world)
-        watches = Watches(self._stop, stall_timeout_s=scenario.stall_timeout_s, grace_s=scenario.grace_s)
+        hooks = SimHooks(state, self.stop, self.process, world)
+        watches = Watches(self.stop, stall_timeout_s=scenario.stall_timeout_s, grace_s=scenario.grace_s)
         self._snapshots = Snapshotter(
-            state, self._store, clock, journal, policies=partial(stored_memories, self._memories)
+            state, self._store, clock, self.journal, policies=partial(stored_memories, self._memories)
         )
-        controller = Controller(state, self._policies(), edges, hooks, watches)
-        self._begin(controller, claim)
-        self.controller = controller
+        self.controller = Controller(state, self._policies(), edges, hooks, watches)
 
-    def _begin(self, controller: Controller, claim: Claim) -> None:
-        state = controller.state
-        resumed = bool(state.trials)
-        former = state.stopped or "the driver that ran it was lost"
-        left_behind = {*state.touched, *(trial.n for trial in state.unfinished())}
+    def first_records(self) -> list[ev.AnyEvent]:
+        assert self.claimed is not None
         writer = f"driver-{self.process.number}"  # the claim's own name is random
-        # Only what has written is known not to be taken over: nothing may be swept before.
-        controller.record(ev.EpochStarted(controller.edges.clock.now(), claim.epoch, writer, "host", 1))
-        self._tidy(state, left_behind)
-        if resumed:
-            spent = self._stop.why_stop_all(state.lived(controller.edges.clock.now())) if state.stopping else ""
-            finished, unfinished, errored = self._resume
-            self.world.ledger.resumes[claim.epoch] = ("skip", unfinished, "skip") if spent else self._resume
-            controller.tell(ob.Resumed(finished, unfinished, errored, former, spent))
-        first_worker = max(state.workers, default=0) + 1
-        controller.edges.engine.open(Setup(first_worker, "story", self.root, "", "", self.world.scenario.is_class))
+        return [ev.EpochStarted(self.controller.edges.clock.now(), self.claimed.epoch, writer, "host", 1)]
+
+    def epoch_recorded(self) -> None:
+        """No story changes settings."""
+
+    def resumed(self, former: str, spent: str) -> ob.Resumed:
+        assert self.claimed is not None
+        finished, unfinished, errored = self._resume
+        self.world.ledger.resumes[self.claimed.epoch] = ("skip", unfinished, "skip") if spent else self._resume
+        return ob.Resumed(finished, unfinished, errored, former, spent)
+
+    def start_hooks(self) -> None:
+        """Hooks of stories have nothing to begin with."""
+
+    def open_engine(self) -> None:
+        first_worker = max(self.state.workers, default=0) + 1
+        self.journal.flush()
+        assert self.engine is not None
+        self.engine.open(Setup(first_worker, "story", self.root, "", "", self.world.scenario.is_class))
         if self.world.scenario.ahead:  # in other stories, what was left running may continue for a while
-            assert self.journal is not None
-            assert self.engine is not None
-            self.journal.flush()
             self.world.end_all_but(self.engine)
-        self._hear_spools(controller)
 
-    def _hear_spools(self, controller: Controller) -> None:
-        assert self.journal is not None
-        hear_spools(controller, self.journal, MemorySpools(self.world, self.process))
-
-    def _tidy(self, state: State, trials: set[int]) -> None:
-        """Remove what attempts had begun to stage when they were killed."""
+    def sweep(self, trials: set[int]) -> None:
+        state = self.state
         for n in trials:
             self.process.step("sweep")
             trial = state.trials[n]
@@ -302,7 +315,7 @@ class SimDriver:
             max_uncommitted=self._most_uncommitted(),
         )
         tell = ignore if self._search is None else self._search.tell
-        return Policies(rules, self._scheduler, self._stop, self._results, tell)
+        return Policies(rules, self._scheduler, self.stop, self._results, tell)
 
     def _proposer(self, state: State, engine: FakeEngine) -> SlowProposer | SearchThread:
         world, scenario = self.world, self.world.scenario
@@ -328,7 +341,7 @@ class SimDriver:
     def _run_message(self, state: State, n: int) -> Run:
         trial = state.trials[n]
         if n in state.driver.untidy:
-            self._tidy(state, {n})
+            self.sweep({n})
         checkpoint = None
         if trial.source is not None:
             donor, index = trial.source
@@ -358,7 +371,7 @@ class SimDriver:
         if controller.watches.hurry:
             raise KeyboardInterrupt
         if controller.done():
-            self._leave(controller)
+            self._leave()
         elif self.world.chaos.rng.random() < self.world.scenario.snapshot_chance:
             self._take_snapshot()
 
@@ -369,28 +382,19 @@ class SimDriver:
         if self._search is not None:
             self._search.go_on()
 
-    def _leave(self, controller: Controller) -> None:
-        state, now = controller.state, controller.edges.clock.now()
-        assert self.engine is not None
-        assert self.journal is not None
-        self.engine.close()
-        self._hear_spools(controller)
-        reason = state.driver.draining
-        running = [
-            ev.AttemptInterrupted(now, n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED) for n in state.running
-        ]
-        controller.record(*running, ev.DriverStopped(now, reason or "finished"))
-        self._finish(controller, self.journal)
-        self._tidy(state, {*state.driver.untidy, *(event.n for event in running)})
-        self._take_snapshot()
+    def _leave(self) -> None:
+        self.take(LEAVING)
         self._close(self.journal)
-        self.interrupted = reason
+        self.interrupted = self.state.driver.draining
         self.left = True
 
-    def _finish(self, controller: Controller, journal: SimJournal) -> None:
-        """Everything is durable when this returns."""
+    def make_durable(self) -> None:
+        journal = self.journal
         if not any(journal.wait_synced(journal.written_seq) for _ in range(LEAVE_SYNCS)):
             raise StorageError("the last records of the journal could not be made durable")
+
+    def take_last_snapshot(self) -> None:
+        self._take_snapshot()
 
     def _close(self, journal: SimJournal) -> None:
         journal.close()

@@ -364,20 +364,22 @@ class RemoteDriver(SimDriver):
         with self.world.on(self.process):
             super().abort()
 
-    def _claim(self) -> Claim:
+    def claim(self) -> None:
         with self.process.undisturbed():
-            return self.backend.claim(takeover=True)
+            self.claimed = self.backend.claim(takeover=True)
 
-    def _open_journal(self, claim: Claim) -> None:
-        self._store = SnapshotStore(self.root, epoch=claim.epoch)
-        journal = self.backend.open(claim)
+    def open_journal(self) -> None:
+        assert self.claimed is not None
+        self._store = SnapshotStore(self.root, epoch=self.claimed.epoch)
+        journal = self.backend.open(self.claimed)
         assert isinstance(journal, SimJournal)
         self.journal = journal
 
     def _open_state(self, store: SnapshotStore) -> Opened:
-        opened = open_with_memory(Root(self.root), self.world.scenario.retention, store, self._memories)
-        self.backend.compare(opened.state, UID)
-        return opened
+        return open_with_memory(Root(self.root), self.world.scenario.retention, store, self._memories)
+
+    def compare_storage(self) -> None:
+        self.backend.compare(self.state, UID)
 
     def _follow(self, journal: SimJournal, state: State, engine: FakeEngine) -> JournalWriter:
         journal.wakes(engine)
@@ -403,13 +405,14 @@ class RemoteDriver(SimDriver):
                 self.ending = True
                 self.world.ledger.told_to_end.add(controller.state.epoch)
 
-    def _finish(self, controller: Controller, journal: SimJournal) -> None:
-        self.backend.finish(controller.state, lambda: controller.watches.why_leave(controller.edges.clock.now()))
+    def make_durable(self) -> None:
+        watches, clock = self.controller.watches, self.controller.edges.clock
+        self.backend.finish(self.state, lambda: watches.why_leave(clock.now()))
 
     def _close(self, journal: SimJournal) -> None:
         try:
             journal.close(release=False)
         finally:
             self.backend.close()
-            assert self.claim is not None
-            release(self.root, self.claim)
+            assert self.claimed is not None
+            release(self.root, self.claimed)

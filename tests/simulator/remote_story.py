@@ -232,22 +232,26 @@ class RemoteSimulation(Simulation):
     def check(self) -> Audit:
         history = self.world.server.history()
         self._excuse_lost_reports()
-        machines = {driver.claim.epoch: driver.machine for driver in self._drivers if driver.claim is not None}
-        audit = RemoteAudit(self.world.scenario, self.world, machines).read(history)
+        audit = RemoteAudit(self.world.scenario, self.world, self._machines()).read(history)
         assert self.state is not None
         check_over(audit, self.state, self._checkpoints(), "")
         self._check_contents(audit)
         return audit
 
+    def _machines(self) -> dict[int, str]:
+        """Where the driver of each epoch ran, also one that claimed the experiment and was refused a moment later."""
+        known = {driver.claimed.epoch: driver.machine for driver in self._drivers if driver.claimed is not None}
+        return {**self.world.server.machines, **known}
+
     def _excuse_lost_reports(self) -> None:
         """Only what is in the store survives a machine. So it is if a driver on another one has taken over."""
-        world = self.world
-        drivers = {driver.claim.epoch: driver for driver in self._drivers if driver.claim is not None}
+        world, machines = self.world, self._machines()
+        drivers = {driver.claimed.epoch: driver for driver in self._drivers if driver.claimed is not None}
         for link, sent in world.ledger.reports.items():
             mine = drivers.get(sent.epoch)
             if mine is None or not sent.acked:
                 continue
-            moved = any(other.machine != mine.machine for epoch, other in drivers.items() if epoch > sent.epoch)
+            moved = any(machine != mine.machine for epoch, machine in machines.items() if epoch > sent.epoch)
             if moved and sent.accepted_seq > mine.shipped_seq:
                 world.ledger.void.add(link)
 

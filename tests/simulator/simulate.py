@@ -194,7 +194,7 @@ class Simulation:
 
     def _where(self) -> str:
         driver = self._driver
-        if driver is None or driver.controller is None:
+        if driver is None or not driver.is_open:
             return "no driver is open"
         state = driver.controller.state
         return f"{state.counts}, session {vars(state.driver)}, search ended: {state.search_ended!r}"
@@ -219,7 +219,7 @@ class Simulation:
         return SimDriver(self.world, DriverProcess(self, len(self._drivers) + 1), resume)
 
     def _interrupt(self, driver: SimDriver) -> None:
-        if driver.process.dead or driver.controller is None:
+        if driver.process.dead or not driver.is_open:
             return
         driver.end("SIGINT")
         if self.chaos.strikes("second_interrupts", 0.5):
@@ -237,7 +237,7 @@ class Simulation:
             if not driver.process.dead:
                 raise
         except (OwnershipError, OSError, KeyboardInterrupt) as error:
-            if driver.controller is not None and isinstance(error, OSError) and not isinstance(error, StorageError):
+            if driver.is_open and isinstance(error, OSError) and not isinstance(error, StorageError):
                 raise  # an engine or store turns outside failures into observations; this one reached the loop
             self.note(driver.process, "gives up:", type(error).__name__)
             driver.abort()
@@ -249,7 +249,7 @@ class Simulation:
             return
         if not opened and driver.journal is not None:
             self._check_prefix()
-        if driver.controller is not None:
+        if driver.is_open:
             self._look_at(driver, driver.controller.state)
 
     def _look_at(self, driver: SimDriver, state: State) -> None:
