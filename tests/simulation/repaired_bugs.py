@@ -6,6 +6,7 @@ from typing import Any
 
 from simulated_bugs import COPYING, LEARNING, PASSING, SELDOM_SAVED, Patch, RareBug
 
+from holdfast.controller import lifecycle
 from holdfast.controller.checkpoint_jobs import CheckpointJobEdge
 from holdfast.controller.lifecycle import OPENING, LifeStep
 from holdfast.controller.loop import Controller
@@ -230,7 +231,7 @@ def what_ran_ahead_in_an_attempt_that_never_was(patch: Patch) -> None:
             journal.flush()
             spools.forget(ours)
 
-    patch.setattr(fake_driver, "hear_spools", hear)
+    patch.setattr(lifecycle, "hear_spools", hear)
 
 
 STOPPED_SOON = {"stop_at": 0, "stop_after_good": 99, "stop_all_after": 12, "time_budget_s": None, "pause_at": 0}

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from holdfast.controller import loop, opening
+from holdfast.controller import lifecycle, loop, opening
 from holdfast.core import commands as cmd
 from holdfast.core import decide, plan, transitions
 from holdfast.core import events as ev
@@ -381,7 +381,7 @@ def a_searcher_that_is_not_told(patch: Patch) -> None:
 
 
 def a_driver_that_does_not_hear_what_ran_ahead(patch: Patch) -> None:
-    patch.setattr(sim_driver, "hear_spools", lambda *_: None)
+    patch.setattr(lifecycle, "hear_spools", lambda *_: None)
 
 
 def forgetting_what_ran_ahead_before_it_is_journaled(patch: Patch) -> None:

@@ -59,7 +59,7 @@ from simulator.schedulers_under_test import make_adapter
 
 UNWIND_GRACE_S = 20.0
 LEAVE_SYNCS = 20
-OPENING_STEP_S = 0.01  # others act between the steps: workers of the driver before, and drivers that wake
+OPENING_STEP_S = 0.01  # of every second driver: others act between its steps; for the next one, nothing has moved
 PATIENCE_S = 1.0  # the loop looks at its clock several times a second
 
 
@@ -166,7 +166,8 @@ class SimDriver(DriverLife):
         """Take the next step of opening, or one turn of the loop."""
         if self._steps:
             self.take([self._steps.popleft()])
-            self.world.timeline.pass_time(OPENING_STEP_S, lambda: self.process.dead)
+            if self.process.number % 2:
+                self.world.timeline.pass_time(OPENING_STEP_S, lambda: self.process.dead)
         else:
             self._turn(self.controller)
 
