@@ -14,10 +14,9 @@ import copy
 import math
 import os
 import tempfile
-import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
@@ -38,9 +37,8 @@ from holdfast.controller.backends import (
     CheckpointJobs,
     Durability,
     JobContext,
-    compare_here,
+    LocalBackend,
     local_checkpoint_jobs,
-    wait_for_disk,
 )
 from holdfast.controller.checkpoint_jobs import CheckpointJobEdge, Workers
 from holdfast.controller.evidence import Known, unknown_checkpoints
@@ -48,93 +46,49 @@ from holdfast.controller.loop import JournalWriter
 from holdfast.controller.opening import open_state
 from holdfast.controller.spec import Root, read_spec
 from holdfast.core import observations as ob
-from holdfast.core.policies import Rules
-from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.errors import (
     DamageError,
     ExperimentExistsError,
     ExperimentNotFoundError,
     InvalidInputError,
-    StorageError,
     SyncError,
 )
 from holdfast.journal.claims import Claim
-from holdfast.journal.epoch import claim_epoch, holder, released_mark
+from holdfast.journal.epoch import holder, released_mark
 from holdfast.journal.log import Journal
 from holdfast.storage.address import join_address, split_address
 from holdfast.sync.synced_copy import SyncedCopy
 from holdfast.sync.syncer import resolve_syncer
 
-LOOK_S = 0.25
-IMPATIENT_S = 10.0  # for the last copy, when the driver was told to end and its grace is over
-
+IMPATIENT_S = 10.0
+"""For the last copy, when the driver was told to end and its grace is over."""
 
 CHECK_S = 60.0
 """How long the start of a run may wait to learn what is at the other end."""
 
 
-class SyncedJournal:
-    """The journal for the loop: deletions wait until a round has carried the records that led to them."""
+class SyncedJournal(Journal):
+    """The journal for the loop: deletions wait until a round has carried the records that led to them.
 
-    def __init__(self, journal: Journal, mirror: SyncedCopy, may_ask: Callable[[], bool]) -> None:
-        """Join the two.
+    Attributes:
+        synced_copy: What copies it.
+        may_ask: Whether deletions may ask for a round, or have to wait for one that is made anyway.
+    """
 
-        Args:
-            journal: The root's.
-            mirror: What copies it.
-            may_ask: Whether deletions may ask for a round, or have to wait for one that is made anyway.
-        """
-        self._journal = journal
-        self._mirror = mirror
-        self._may_ask = may_ask
-        self._asked_for = 0
-
-    @property
-    def blocked(self) -> OSError | None:
-        return self._journal.blocked
-
-    @property
-    def fenced(self) -> bool:
-        return self._journal.fenced
-
-    @property
-    def written_seq(self) -> int:
-        return self._journal.written_seq
-
-    @property
-    def accepted_seq(self) -> int:
-        return self._journal.accepted_seq
-
-    @property
-    def local_seq(self) -> int:
-        return self._journal.local_seq
-
-    @property
-    def synced_seq(self) -> int:
-        return self._journal.synced_seq
+    synced_copy: SyncedCopy
+    may_ask: Callable[[], bool]
+    _asked_for = 0
 
     @property
     def durable_seq(self) -> int:
-        return min(self._journal.synced_seq, self._mirror.arrived)
-
-    def append(self, payloads: Sequence[bytes]) -> int:
-        return self._journal.append(payloads)
-
-    def flush(self) -> bool:
-        return self._journal.flush()
-
-    def left_behind(self) -> StorageError:
-        return self._journal.left_behind()
-
-    def request_sync(self) -> None:
-        self._journal.request_sync()
+        return min(self.synced_seq, self.synced_copy.arrived)
 
     def request_durable(self, seq: int) -> None:
         # Once for each: a round takes long, and one that begins now carries all that is synced by now.
-        if seq > self._asked_for and self._may_ask():
+        if seq > self._asked_for and self.may_ask():
             self._asked_for = seq
-            self._mirror.request()
+            self.synced_copy.request()
 
 
 class SyncedCheckpointJobEdge(CheckpointJobEdge):
@@ -158,7 +112,7 @@ class SyncedCheckpointJobEdge(CheckpointJobEdge):
         return found
 
 
-class SyncedBackend:
+class SyncedBackend(LocalBackend):
     """A directory that a syncer copies elsewhere, every ``sync_period`` and after checkpoints.
 
     Args:
@@ -174,23 +128,15 @@ class SyncedBackend:
     def __init__(
         self, root: Root, durability: Durability, config: SyncConfig, *, wait_for_commit: bool = False
     ) -> None:
+        super().__init__(root, durability)
         self._waits = wait_for_commit and config.sync_on_checkpoint
-        self._wake: Callable[[], None] = lambda: None
-        self._root = root
-        self._durability = durability
         self._config = config
         self._claim: Claim | None = None
-        self._journal: Journal | None = None
         self._trouble: Callable[[str], None] = lambda text: None
         self._state = State()
         self._failing: tuple[float, str] | None = None  # since when copies fail, and why
-        self._mirror = mirror_of(root, config, on_trouble=self._tell, position=self._position, on_arrived=self._arrived)
-
-    def _position(self) -> int:
-        return 0 if self._journal is None else self._journal.synced_seq
-
-    def _arrived(self, _position: int) -> None:
-        self._wake()
+        self._mirror = mirror_of(root, config)
+        self._mirror.on_trouble = self._tell
 
     def _tell(self, text: str | None) -> None:
         if text is None:
@@ -207,7 +153,7 @@ class SyncedBackend:
             ExperimentExistsError: At the other end is another experiment, or a newer state of this one.
         """
         self._check_other_end(takeover)
-        self._claim = claim_epoch(self._root.path, takeover=takeover)
+        self._claim = super().claim(takeover=takeover)
         return self._claim
 
     def _check_other_end(self, takeover: bool) -> None:
@@ -228,17 +174,17 @@ class SyncedBackend:
             return
 
     def open(self, claim: Claim) -> Journal:
-        self._journal = Journal.create_or_append(self._root.path, claim, durability=self._durability)
+        self._journal = SyncedJournal.create_or_append(self._root.path, claim, durability=self._durability)
         return self._journal
 
-    def compare(self, state: State, uid: str) -> None:
-        compare_here(self._journal, self._root, state, uid)
-
     def follow(self, journal: Journal, wake: Callable[[], None], state: State) -> JournalWriter:
-        self._wake = wake
+        assert isinstance(journal, SyncedJournal)
         self._state = state
-        journal.on_synced = lambda _: wake()
-        return SyncedJournal(journal, self._mirror, lambda: self._config.sync_on_checkpoint or not state.running)
+        self._mirror.position = lambda: journal.synced_seq
+        self._mirror.on_arrived = lambda _: wake()
+        journal.synced_copy = self._mirror
+        journal.may_ask = lambda: self._config.sync_on_checkpoint or not state.running
+        return super().follow(journal, wake, state)
 
     def start(self, trouble: Callable[[str], None], changed: Callable[[], Iterable[str]]) -> None:
         self._trouble = trouble
@@ -249,9 +195,6 @@ class SyncedBackend:
             return local_checkpoint_jobs(wake, context, self._perform)
         workers = CheckpointJobThreads(wake, self._perform)
         return CheckpointJobs(SyncedCheckpointJobEdge(workers, context, self._mirror), partial(workers.close, False))
-
-    def most_uncommitted(self, rule: Retention) -> int:
-        return Rules().max_uncommitted
 
     def _perform(self, job: Job) -> Outcome:
         outcome = perform(job)
@@ -274,61 +217,27 @@ class SyncedBackend:
         waiting = state.pending or state.paused or state.running or state.driver.parked
         return bool(state.search_ended) and not waiting
 
-    def missing(self, state: State) -> str:
-        return ""
-
     def finish(self, state: State, impatient: Callable[[], str]) -> None:
-        wait_for_disk(self._journal, self._root)
+        super().finish(state, impatient)
         assert self._claim is not None
         hurried = bool(impatient())
+        timeout = IMPATIENT_S if hurried else self._config.sync_timeout
         # This driver lets go after its last round; whoever restores the copy must not think that it is still at work.
         mark = released_mark(self._claim)
-        ended: list[Exception | None] = []
-
-        def last_round() -> None:
-            try:
-                self._mirror.flush(IMPATIENT_S if hurried else self._config.sync_timeout, mark=mark)
-                ended.append(None)
-            except Exception as error:
-                ended.append(error)
-
-        # In a thread, because a syncer that hangs would keep this one from noticing that somebody has no time.
-        thread = threading.Thread(target=last_round, name="holdfast-last-round", daemon=True)
-        thread.start()
-        while not ended:
-            thread.join(LOOK_S)
-            if not hurried and impatient():
-                hurried = True
-                self._mirror.close()  # the round that is under way fails, and says what is missing
-        if ended[0] is not None:
-            raise ended[0]
+        self._mirror.flush(timeout, mark, stop=lambda: not hurried and bool(impatient()))
 
     def close(self) -> None:
         self._mirror.close()
 
 
-def mirror_of(
-    root: Root,
-    config: SyncConfig,
-    *,
-    on_trouble: Callable[[str | None], object] | None = None,
-    position: Callable[[], int] = int,
-    on_arrived: Callable[[int], object] | None = None,
-) -> SyncedCopy:
+def mirror_of(root: Root, config: SyncConfig) -> SyncedCopy:
     """What keeps the copy of an experiment equal to its root."""
     assert config.upload_dir is not None
-    syncer = resolve_syncer(config.syncer, sync_period=config.sync_period, sync_timeout=config.sync_timeout)
+    period_s, timeout_s = config.sync_period, config.sync_timeout
+    syncer = resolve_syncer(config.syncer, sync_period=period_s, sync_timeout=timeout_s)
     assert syncer is not None
-    return SyncedCopy(
-        root.path,
-        join_address(config.upload_dir, root.name),
-        syncer,
-        period_s=config.sync_period,
-        timeout_s=config.sync_timeout,
-        on_trouble=on_trouble,
-        position=position,
-        on_arrived=on_arrived,
-    )
+    address = join_address(config.upload_dir, root.name)
+    return SyncedCopy(root.path, address, syncer, period_s=period_s, timeout_s=timeout_s)
 
 
 def fetch_copy(address: str, config: SyncConfig, base: str | None = None) -> tuple[Root, SyncConfig]:
@@ -350,19 +259,18 @@ def fetch_copy(address: str, config: SyncConfig, base: str | None = None) -> tup
     refuse_secrets("path", address)
     mirror, root, config = _copy_at(address, config, base)
     try:
-        if not root.exists():
+        wanted = not root.exists()
+        if not wanted:
+            owner = holder(root.path)
+            is_held = owner is not None and owner.alive
+            with _other_end(mirror) as private:
+                is_same, is_newer = _is_same(private, root), _last_epoch(private) > _last_epoch(root.private)
+            if is_held and not is_same:
+                raise _other_experiment(address, f"Another one of this name is running in {root.path}.")
+            wanted = not is_held and (is_newer or not is_same)
+        if wanted:
             mirror.fetch()
             _set_aside_unknown(root)
-        elif _is_held(root):
-            with _other_end(mirror) as private:
-                if not _is_same(private, root):
-                    raise _other_experiment(address, f"Another one of this name is running in {root.path}.")
-        else:
-            with _other_end(mirror) as private:
-                wanted = not _is_same(private, root) or _last_epoch(private) > _last_epoch(root.private)
-            if wanted:
-                mirror.fetch()
-                _set_aside_unknown(root)
     finally:
         mirror.close()
     return root, config
@@ -411,11 +319,6 @@ def _other_end(mirror: SyncedCopy, timeout: float = math.inf) -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="holdfast_sync_") as scratch:
         mirror.fetch_journal(scratch, timeout)
         yield Path(scratch)
-
-
-def _is_held(root: Root) -> bool:
-    owner = holder(root.path)
-    return owner is not None and owner.alive
 
 
 def _is_same(private: Path, root: Root) -> bool:

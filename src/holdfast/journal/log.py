@@ -18,7 +18,7 @@ import os
 import threading
 import time
 from collections.abc import Callable, Sequence
-from typing import Literal
+from typing import Literal, Self
 
 from holdfast.errors import InternalError, InvalidInputError, OwnershipError, StorageError, StorageFullError
 from holdfast.journal import durable_mark
@@ -79,7 +79,7 @@ class Journal:
         durability: Durability = "group",
         disk: Disk | None = None,
         threaded: bool = True,
-    ) -> Journal:
+    ) -> Self:
         """Open the journal of the experiment at ``root`` for appending, in a new segment.
 
         What other drivers wrote ends here: the history that `read_journal` returns after this call can only

@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import os
 import shutil
 import stat
 import time
 from collections.abc import Iterator
 from io import FileIO
-from typing import IO, NamedTuple
+from typing import IO
 
 import msgspec
 
@@ -78,16 +79,13 @@ def number_after(number: int) -> int:
     return later + (number + 1 - later) % _SEAL_BLOCK
 
 
-def set_times(directory: str, time_ns: int) -> None:
-    """Make all files of a directory as old as the moment that they show."""
-    for _, path in _files_below(directory):
-        os.utime(path, ns=(time_ns, time_ns))
-
-
-def remove_seal(directory: str) -> None:
-    """Remove the seal of a directory that is to be written to again."""
+def unseal(directory: str, time_ns: int | None = None) -> None:
+    """Remove the seal of a directory that is to be written to again, and make its files as old as ``time_ns``."""
     with contextlib.suppress(FileNotFoundError):
         os.remove(os.path.join(directory, SEAL))
+    if time_ns is not None:
+        for _, path in _files_below(directory):
+            os.utime(path, ns=(time_ns, time_ns))
 
 
 def read_seal(directory: str) -> MomentSeal | None:
@@ -125,10 +123,9 @@ def check_seal(directory: str) -> MomentSeal | None:
         return None
     for rel, (size, digest) in seal.files.items():
         path = os.path.join(directory, rel)
-        try:
-            found = os.path.getsize(path)
-        except FileNotFoundError:
-            raise BadSeal(f"{rel} is missing") from None
+        found = os.path.getsize(path) if os.path.exists(path) else None
+        if found is None:
+            raise BadSeal(f"{rel} is missing")
         if found != size:
             raise BadSeal(f"{rel} has {found:,} bytes instead of {size:,}")
         if _digest(path) != digest:
@@ -137,14 +134,6 @@ def check_seal(directory: str) -> MomentSeal | None:
         if rel not in seal.files and rel != SEAL:
             os.remove(path)
     return seal
-
-
-class _Facts(NamedTuple):
-    """What tells whether a file is the same, has grown, or is another one under the same name."""
-
-    inode: int
-    size: int
-    modified: int
 
 
 class MomentCopy:
@@ -158,7 +147,7 @@ class MomentCopy:
     def __init__(self, source: str, target: str) -> None:
         self._source = source
         self._target = target
-        self._known: dict[str, _Facts] = {}
+        self._known: dict[str, tuple[int, int, int]] = {}  # inode, size and time of what was copied
 
     def update(self) -> None:
         """Copy what is new.
@@ -196,21 +185,20 @@ class MomentCopy:
         target = os.path.join(self._target, rel)
         with open(path, "rb", buffering=0) as source:
             status = os.fstat(source.fileno())
-            facts = _Facts(status.st_ino, status.st_size, status.st_mtime_ns)
-            known = self._known.get(rel)
+            size, facts = status.st_size, (status.st_ino, status.st_size, status.st_mtime_ns)
+            inode, copied, _ = known = self._known.get(rel, (0, 0, 0))
             if known == facts:
                 return
             # Segments only ever grow. Anything else under a known name is a new file, whatever its inode's number.
-            grown = rel.startswith("journal/") and known is not None and known.inode == facts.inode
-            if grown and known is not None and known.size <= facts.size:
+            if rel.startswith("journal/") and inode == status.st_ino and copied <= size:
                 with open(target, "r+b") as copy:
-                    _copy_range(source, copy, known.size, facts.size)
-                    copy.truncate(facts.size)
+                    _copy_range(source, copy, copied, size)
+                    copy.truncate(size)
             else:
                 os.makedirs(os.path.dirname(target), exist_ok=True)
                 temporary = f"{os.path.dirname(target)}/{TEMP_PREFIX}{os.urandom(6).hex()}"
                 with open(temporary, "wb") as copy:
-                    _copy_range(source, copy, 0, facts.size)
+                    _copy_range(source, copy, 0, size)
                 os.replace(temporary, target)
         # Tools that go by size and time then see the same file after a restart of the driver.
         os.utime(target, ns=(status.st_atime_ns, status.st_mtime_ns))
@@ -232,7 +220,7 @@ class LinkedTree:
     def refresh(self) -> None:
         """Bring the tree up to date."""
         os.makedirs(self._tree, exist_ok=True)
-        self._merge(self._root, self._tree, is_root=True, in_checkpoint=False)
+        self._merge(self._root, self._tree, in_checkpoint=False)
 
     def clear(self) -> None:
         """Remove the links, and keep the moments of the journal for the next driver on this machine."""
@@ -241,70 +229,57 @@ class LinkedTree:
                 if entry.name not in JOURNALS:
                     _remove(entry)
 
-    def _merge(self, source: str, target: str, *, is_root: bool, in_checkpoint: bool) -> None:
+    def _merge(self, source: str, target: str, *, in_checkpoint: bool) -> None:
+        journals = JOURNALS if target == self._tree else ()
         with os.scandir(source) as entries:
-            wanted = {entry.name: entry for entry in entries if in_checkpoint or _is_ours_to_show(entry, is_root)}
+            shown = [entry for entry in entries if entry.name not in journals and _is_shown(entry, in_checkpoint)]
+        wanted = {entry.name: _is_directory(entry) for entry in shown}
         with os.scandir(target) as entries:
-            present = {entry.name: entry for entry in entries}
-        for name, entry in present.items():
-            if name not in wanted and not (is_root and name in JOURNALS):
+            obsolete = [entry for entry in entries if wanted.get(entry.name) != _is_directory(entry)]
+        for entry in obsolete:
+            if entry.name not in journals:
                 _remove(entry)
-        for name, entry in wanted.items():
+        for entry in shown:
+            place = f"{target}/{entry.name}"
             with contextlib.suppress(FileNotFoundError):  # deleted meanwhile: gone at the next refresh
-                if entry.is_dir(follow_symlinks=False):
-                    self._merge_directory(entry, f"{target}/{name}", present.get(name), in_checkpoint)
-                elif _is_copied(entry):
-                    self._link(entry, target, present.get(name))
+                if _is_directory(entry):
+                    os.makedirs(place, exist_ok=True)
+                    self._merge(entry.path, place, in_checkpoint=in_checkpoint or entry.name.startswith(_CHECKPOINT))
+                elif not self._is_same(entry, place):
+                    self._link(entry.path, place)
 
-    def _merge_directory(
-        self, entry: os.DirEntry[str], target: str, present: os.DirEntry[str] | None, in_checkpoint: bool
-    ) -> None:
-        if present is not None and not present.is_dir(follow_symlinks=False):
-            os.remove(target)
-            present = None
-        if present is None:
-            os.mkdir(target)
-        inside = in_checkpoint or entry.name.startswith(_CHECKPOINT)
-        self._merge(entry.path, target, is_root=False, in_checkpoint=inside)
+    def _is_same(self, entry: os.DirEntry[str], place: str) -> bool:
+        if not os.path.lexists(place):
+            return False
+        here, there = entry.stat(follow_symlinks=False), os.lstat(place)
+        as_copied = self._copies and (here.st_size, here.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
+        return as_copied or os.path.samestat(here, there)
 
-    def _link(self, entry: os.DirEntry[str], folder: str, present: os.DirEntry[str] | None) -> None:
-        if present is not None:
-            if present.is_dir(follow_symlinks=False):
-                shutil.rmtree(present.path)
-            elif self._is_same(entry, present):
-                return
-        temporary = f"{folder}/{TEMP_PREFIX}{os.urandom(6).hex()}"
+    def _link(self, path: str, place: str) -> None:
+        temporary = f"{os.path.dirname(place)}/{TEMP_PREFIX}{os.urandom(6).hex()}"
         try:
-            os.link(entry.path, temporary, follow_symlinks=False)
+            os.link(path, temporary, follow_symlinks=False)
         except OSError as error:
             if error.errno not in _NO_LINKS:
                 raise
             self._copies = True
-            shutil.copy2(entry.path, temporary, follow_symlinks=False)
-        os.replace(temporary, f"{folder}/{entry.name}")
-
-    def _is_same(self, entry: os.DirEntry[str], present: os.DirEntry[str]) -> bool:
-        if entry.inode() == present.inode():
-            return True
-        if not self._copies:
-            return False
-        here, there = entry.stat(follow_symlinks=False), present.stat(follow_symlinks=False)
-        return (here.st_size, here.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
+            shutil.copy2(path, temporary, follow_symlinks=False)
+        os.replace(temporary, place)
 
 
-def _is_ours_to_show(entry: os.DirEntry[str], is_root: bool) -> bool:
-    if is_root and entry.name in JOURNALS:
+def _is_directory(entry: os.DirEntry[str]) -> bool:
+    return entry.is_dir(follow_symlinks=False)
+
+
+def _is_shown(entry: os.DirEntry[str], in_checkpoint: bool) -> bool:
+    directory = _is_directory(entry)
+    if not in_checkpoint and entry.name.startswith(_STAGES if directory else TEMP_PREFIX):
         return False
-    hidden = _STAGES if entry.is_dir(follow_symlinks=False) else (TEMP_PREFIX,)
-    return not entry.name.startswith(hidden)
-
-
-def _is_copied(entry: os.DirEntry[str]) -> bool:
-    return entry.is_file(follow_symlinks=False) or entry.is_symlink()
+    return directory or entry.is_file(follow_symlinks=False) or entry.is_symlink()
 
 
 def _remove(entry: os.DirEntry[str]) -> None:
-    if entry.is_dir(follow_symlinks=False):
+    if _is_directory(entry):
         shutil.rmtree(entry.path)
     else:
         os.remove(entry.path)
@@ -338,7 +313,4 @@ def _digest(path: str) -> str:
     import xxhash
 
     with open(path, "rb", buffering=0) as file:
-        state = xxhash.xxh3_128()
-        while chunk := file.read(_CHUNK):
-            state.update(chunk)
-    return state.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()

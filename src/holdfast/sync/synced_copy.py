@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import logging
 import math
 import os
@@ -45,8 +46,7 @@ from holdfast.sync.linked_tree import (
     check_seal,
     number_after,
     read_seal,
-    remove_seal,
-    set_times,
+    unseal,
     write_seal,
 )
 from holdfast.sync.syncer import BackgroundSyncer, DetachedSyncer, Syncer
@@ -59,7 +59,7 @@ FLUSH_RETRY = Backoff(first_s=1.0, longest_s=math.inf)  # the deadline of a flus
 TRIES_OF_WHAT_NEVER_WORKED = 3
 DELETE_TRIES = 5
 
-_CLOSE_POLL_S = 0.1
+_LOOK_S = 0.1
 _EXCLUDED = [f"{name}/*" for name in JOURNALS]
 _log = logging.getLogger("holdfast.sync")
 
@@ -84,6 +84,7 @@ class SyncedCopy:
         arrived: The position up to which everything is at the other end; 0 before the first round has succeeded.
         carried: The number of the last round that has succeeded; 0 before the first.
         trouble: Why the last round failed; None if it did not.
+        on_trouble, position, on_arrived: As given; may be set before the first round.
     """
 
     def __init__(
@@ -94,9 +95,9 @@ class SyncedCopy:
         *,
         period_s: float = 300.0,
         timeout_s: float = 1800.0,
-        on_trouble: Callable[[str | None], object] | None = None,
+        on_trouble: Callable[[str | None], object] = bool,
         position: Callable[[], int] = int,
-        on_arrived: Callable[[int], object] | None = None,
+        on_arrived: Callable[[int], object] = bool,
     ) -> None:
         self.arrived = 0
         self.carried = 0
@@ -107,9 +108,9 @@ class SyncedCopy:
         self._syncer = syncer if isinstance(syncer, BackgroundSyncer) else DetachedSyncer(syncer)
         self._period = max(period_s, MIN_PAUSE_S)
         self._timeout = timeout_s
-        self._on_trouble = on_trouble
-        self._position = position
-        self._on_arrived = on_arrived
+        self.on_trouble = on_trouble
+        self.position = position
+        self.on_arrived = on_arrived
         self._work = os.path.join(os.path.dirname(self._root), f".sync-{os.path.basename(self._root)}")
         self._tree = os.path.join(self._work, "tree")
         self._next = os.path.join(self._work, "next")
@@ -121,8 +122,8 @@ class SyncedCopy:
         self._failures = 0
         self._due_at = -math.inf
         self._not_before = -math.inf
-        self._moment: float | None = None
         self._requested = False
+        self._stop: Callable[[], bool] = bool
         self._deletions: deque[tuple[str, int]] = deque()
         self._round_lock = threading.Lock()
         self._wake = threading.Event()
@@ -163,10 +164,6 @@ class SyncedCopy:
             )
         self._deletions.append((relative, 0))
 
-    def lag_s(self, now: float) -> float | None:
-        """How old the moment is that has arrived last, at the monotonic time ``now``; None before the first."""
-        return None if self._moment is None else now - self._moment
-
     def step(self, now: float) -> bool:
         """Run a round if one is due at the monotonic time ``now``, and return when it has ended.
 
@@ -187,7 +184,7 @@ class SyncedCopy:
                 self._succeeded(now)
         return True
 
-    def flush(self, timeout: float, mark: str = "") -> None:
+    def flush(self, timeout: float, mark: str = "", stop: Callable[[], bool] = bool) -> None:
         """Bring everything to the other end, and prove that it can be fetched from there.
 
         Failures are retried until the time is up, or three times if no round has ever worked.
@@ -196,6 +193,7 @@ class SyncedCopy:
             timeout: Seconds.
             mark: An empty file that the journal at the other end gets besides, to say that nothing follows: if this
                 succeeds, there are no more rounds.
+            stop: Whether to give up before the time is up; asked all the time, by whichever thread copies.
 
         Durability: when this returns, what was in the root when it was called survives the loss of this machine.
 
@@ -203,19 +201,18 @@ class SyncedCopy:
             NotShippedError: It did not succeed. Everything is still in the root.
         """
         deadline = time.monotonic() + timeout
-        if not self._round_lock.acquire(timeout=max(timeout, 0)):
+        self._stop = stop
+        if not self._wait(lambda seconds: self._round_lock.acquire(timeout=seconds), deadline):
             raise self._not_shipped(SyncTimeoutError(f"a copy still runs after {timeout:g} s"))
         try:
-            tries = 0
-            while True:
-                tries += 1
+            for tries in itertools.count(1):
                 try:
                     self._round(deadline, prove=True, mark=mark)
                 except Exception as error:
                     self._failed(time.monotonic(), error)
                     hopeless = not self._proven and tries == TRIES_OF_WHAT_NEVER_WORKED
-                    pause = FLUSH_RETRY.delay_s(tries)
-                    if hopeless or time.monotonic() + pause >= deadline or self._closing.wait(pause):
+                    retry_at = time.monotonic() + FLUSH_RETRY.delay_s(tries)
+                    if hopeless or retry_at >= deadline or self._wait(self._closing.wait, retry_at) or stop():
                         raise self._not_shipped(error) from error
                 else:
                     if mark:
@@ -249,10 +246,8 @@ class SyncedCopy:
                 # What a tool that deletes at the other end must find here, or it would delete the journal there.
                 for name in JOURNALS:
                     MomentCopy(journal, os.path.join(self._tree, name)).update()
-            remove_seal(journal)
-            if seal is not None:
-                # A file's time may say when its writer was last heard of; that of the download would be a lie.
-                set_times(journal, min(seal.number, time.time_ns()))
+            # A file's time may say when its writer was last heard of; that of the download would be a lie.
+            unseal(journal, None if seal is None else min(seal.number, time.time_ns()))
             os.rename(journal, os.path.join(whole, JOURNAL))
             os.sync()
             crashpoint("fetch.before_rename")
@@ -268,17 +263,15 @@ class SyncedCopy:
         """
         with self._round_lock, self._fetching() as folder:
             journal, _ = self._fetch_best_journal(folder, time.monotonic() + timeout)
-            remove_seal(journal)
+            unseal(journal)
             shutil.copytree(journal, directory, dirs_exist_ok=True)
 
     def close(self) -> None:
         """Stop: a copy that runs is given up. Call `flush` before, if what is missing matters."""
         self._closing.set()
         self._wake.set()
-        while self._thread is not None and self._thread.is_alive():
-            self._syncer.close()  # again, if the thread has just begun another copy
-            self._thread.join(_CLOSE_POLL_S)
-        self._thread = None
+        if self._thread is not None:
+            self._thread.join()
         self._syncer.close()
         with self._round_lock:
             self._links.clear()
@@ -296,7 +289,7 @@ class SyncedCopy:
         # In this order: what is asked for or written from here on is the next round's.
         self._requested = False
         self._begun += 1
-        number, position = self._begun, self._position()
+        number, position = self._begun, self.position()
         self._freeze.update()
         if mark:
             with open(os.path.join(self._next, mark), "ab"):
@@ -315,12 +308,12 @@ class SyncedCopy:
 
     def _last_number(self) -> int:
         """The number of the last seal that a driver on this machine has sent."""
-        numbers = [0]
+        last = 0
         for name in JOURNALS:
             with contextlib.suppress(BadSeal):
                 seal = read_seal(os.path.join(self._tree, name))
-                numbers.append(seal.number if seal is not None else 0)
-        return max(numbers)
+                last = max(last, seal.number if seal is not None else 0)
+        return last
 
     def _prove(self, seal: MomentSeal, deadline: float) -> None:
         """Fetch the journal that was just sent.
@@ -331,18 +324,15 @@ class SyncedCopy:
         proof = os.path.join(self._work, "proof")
         shutil.rmtree(proof, ignore_errors=True)
         self._down(join_address(self._remote, JOURNAL), proof, None, deadline)
-        reason = "there is nothing"
         try:
-            found = check_seal(proof) if os.path.isdir(proof) else None
-            if found == seal:
-                self._proven = True
-                return
-            if found is not None:
-                reason = "there is an older copy"
+            found = check_seal(proof)
+            reason = "there is nothing" if found is None else "there is an older copy"
         except BadSeal as error:
-            reason = str(error)
-        finally:
-            shutil.rmtree(proof, ignore_errors=True)
+            found, reason = None, str(error)
+        shutil.rmtree(proof, ignore_errors=True)
+        if found == seal:
+            self._proven = True
+            return
         raise SyncError(
             f"the syncer reports success, but the journal it has sent to {self._remote} does not come back: {reason}. "
             "It must copy the content of the source directory, with all that is below, into the target directory, and "
@@ -356,16 +346,25 @@ class SyncedCopy:
         self._run(partial(self._syncer.sync_down, source, target, exclude), deadline)
 
     def _run(self, start: Callable[[], bool], deadline: float) -> None:
-        left = min(self._timeout, deadline - time.monotonic())
-        if left <= 0 or self._closing.is_set():
+        left = min(self._timeout, self._syncer.sync_timeout, deadline - time.monotonic())
+        if left <= 0 or self._closing.is_set() or self._stop():
             raise SyncTimeoutError("there was no time left to copy anything")
-        try:
-            if not start():
-                raise SyncError("the syncer is busy with something else: every experiment needs a syncer of its own")
-            self._syncer.wait(left)
-        except TimeoutError as error:
+        if not start():
+            raise SyncError("the syncer is busy with something else: every experiment needs a syncer of its own")
+        ends_at = time.monotonic() + left
+        if not self._wait(self._syncer.ends_within, ends_at):
             self._syncer.reset()
-            raise SyncTimeoutError(f"a copy took longer than {left:g} s and was given up") from error
+            late = time.monotonic() >= ends_at
+            reason = f"took longer than {left:g} s" if late else "was under way when the driver was told to end"
+            raise SyncTimeoutError(f"a copy {reason} and was given up")
+        self._syncer.wait()
+
+    def _wait(self, done: Callable[[float], bool], deadline: float) -> bool:
+        """Whether ``done(seconds)``, which blocks no longer than that, says yes before it is time to give up."""
+        while not done(min(max(deadline - time.monotonic(), 0), _LOOK_S)):
+            if time.monotonic() >= deadline or self._closing.is_set() or self._stop():
+                return False
+        return True
 
     def _delete_obsolete(self, deadline: float) -> None:
         for _ in range(len(self._deletions)):
@@ -382,14 +381,12 @@ class SyncedCopy:
 
     def _succeeded(self, now: float) -> None:
         self._failures = 0
-        self._moment = now
         self._due_at = now + self._period
         self._not_before = -math.inf
         if self.trouble is not None:
             self.trouble = None
-            self._tell(None)
-        if self._on_arrived is not None:
-            self._on_arrived(self.arrived)
+            self.on_trouble(None)
+        self.on_arrived(self.arrived)
 
     def _failed(self, now: float, error: Exception) -> None:
         self._failures += 1
@@ -397,11 +394,7 @@ class SyncedCopy:
         self._due_at = self._not_before = now + retry_s
         self.trouble = f"{self._remote} could not be brought up to date: {_text(error)}"
         _log.warning("%s. Everything is safe in %s; next try in %.0f s.", self.trouble, self._root, retry_s)
-        self._tell(self.trouble)
-
-    def _tell(self, trouble: str | None) -> None:
-        if self._on_trouble is not None:
-            self._on_trouble(trouble)
+        self.on_trouble(self.trouble)
 
     def _not_shipped(self, error: Exception) -> NotShippedError:
         return NotShippedError(
@@ -431,7 +424,8 @@ class SyncedCopy:
 
     def _fetch_best_journal(self, folder: str, deadline: float = math.inf) -> tuple[str, MomentSeal | None]:
         """Return where the newest whole copy of the journal is now, and its seal if it has one."""
-        whole: dict[str, MomentSeal | None] = {}
+        sealed: list[tuple[int, str, MomentSeal]] = []
+        unsealed: list[str] = []
         failures: dict[str, Exception] = {}
         for name in JOURNALS:
             path = os.path.join(folder, name)
@@ -442,21 +436,20 @@ class SyncedCopy:
             except (BadSeal, OSError, SyncError) as error:
                 failures[name] = error
                 continue
-            if seal is None and not (os.path.isdir(path) and os.listdir(path)):
-                continue
-            whole[path] = seal
-        sealed = [(seal.number, path) for path, seal in whole.items() if seal is not None and seal.files]
+            if seal is not None and seal.files:
+                sealed.append((seal.number, path, seal))
+            elif os.path.isdir(path) and os.listdir(path):
+                unsealed.append(path)
         if sealed:
-            path = max(sealed)[1]
-            return path, whole[path]
-        plain = os.path.join(folder, JOURNAL)
-        if plain in whole and os.path.join(folder, SAFE) not in whole and not _is_torn(failures.get(SAFE)):
-            return plain, None  # somebody has copied a root here by hand, which is as good
+            _, path, seal = max(sealed, key=lambda found: found[:2])
+            return path, seal
+        if unsealed == [os.path.join(folder, JOURNAL)] and not isinstance(failures.get(SAFE), BadSeal):
+            return unsealed[0], None  # somebody has copied a root here by hand, which is as good
         raise self._nothing_whole(failures)
 
     def _nothing_whole(self, failures: dict[str, Exception]) -> Exception:
         story = "; ".join(f"{name}: {error}" for name, error in failures.items())
-        if any(_is_torn(error) for error in failures.values()):
+        if any(isinstance(error, BadSeal) for error in failures.values()):
             return DamageError(
                 f"Neither copy of the journal at {self._remote} is whole ({story}). Nothing was overwritten, here or "
                 "there. If the machine that ran the experiment still exists, restore it there."
@@ -477,10 +470,6 @@ class SyncedCopy:
         aside = f"{self._root}.aside-{os.urandom(4).hex()}"
         os.rename(self._root, aside)
         return aside
-
-
-def _is_torn(error: Exception | None) -> bool:
-    return isinstance(error, BadSeal)
 
 
 def _text(error: Exception) -> str:

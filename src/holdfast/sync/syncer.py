@@ -150,9 +150,9 @@ class _Operation:
     def age(self) -> float:
         return time.monotonic() - self.started
 
-    def join(self, timeout: float) -> None:
-        """Wait until it has ended or was given up."""
-        self._ended.wait(max(timeout, 0))
+    def join(self, timeout: float) -> bool:
+        """Wait until it has ended or was given up; False if it has not within ``timeout`` seconds."""
+        return self._ended.wait(max(timeout, 0))
 
     def give_up(self) -> None:
         self.given_up = True
@@ -260,6 +260,11 @@ class BackgroundSyncer(Syncer):
             if operation is self._operation:
                 self._operation = None
             self._raise_failure(operation)
+
+    def ends_within(self, seconds: float) -> bool:
+        """Whether nothing runs any more after so many seconds at most; how it ended is for `wait` to say."""
+        operation = self._operation
+        return operation is None or operation.join(seconds)
 
     def reset(self) -> None:
         """Give up what runs, and forget what has failed."""
