@@ -68,6 +68,7 @@ class CommandSyncer(BackgroundSyncer):
 
     _processes: set[subprocess.Popen[bytes]]
     _process_lock: threading.Lock
+    _transient = BackgroundSyncer._transient | {"_processes", "_process_lock"}
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
@@ -175,10 +176,6 @@ class CommandSyncer(BackgroundSyncer):
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
-
-    def __getstate__(self) -> dict[str, Any]:
-        ours = ("_processes", "_process_lock")
-        return {name: value for name, value in super().__getstate__().items() if name not in ours}
 
 
 def delete_by_address(remote_dir: str) -> bool:

@@ -11,7 +11,7 @@ import fnmatch
 import os
 import stat
 from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 from holdfast.errors import InvalidInputError, SyncError
 from holdfast.space.naming import is_inside
@@ -25,13 +25,9 @@ BATCH = 256
 """Files that are sent or fetched before it is looked whether the copy was given up."""
 
 
-class _Facts(NamedTuple):
-    """What tells whether a local file is still the one that was copied."""
-
-    inode: int
-    size: int
-    modified: int
-    changed: int  # also of a file whose other time somebody has set back
+_Facts = tuple[int, int, int, int]
+"""What tells whether a local file is still the one that was copied: inode, size, and both times of its last change,
+because anybody can set back the one that tools show."""
 
 
 class StoreSyncer(BackgroundSyncer):
@@ -51,9 +47,10 @@ class StoreSyncer(BackgroundSyncer):
         sync_timeout: As for `Syncer`.
     """
 
-    _same: dict[tuple[str, str, str], tuple[_Facts, Stat]]
+    _same: dict[tuple[str, str], dict[str, tuple[_Facts, Stat]]]
     _stores: dict[str, Store]
     _pid: int
+    _transient = BackgroundSyncer._transient | {"_same", "_stores", "_pid"}
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         self = super().__new__(cls)
@@ -68,16 +65,17 @@ class StoreSyncer(BackgroundSyncer):
         if not os.path.isdir(here):
             raise SyncError(f"{local_dir} is not a directory, so nothing was copied to {remote_dir}.")
         store = self._store(remote_dir)
+        known = self._same.setdefault((remote_dir, here), {})
         found = {rel: facts for rel, facts in _files_below(here) if not _is_left_out(rel, exclude)}
-        changed = [rel for rel, facts in found.items() if not self._was_copied(remote_dir, here, rel, facts)]
+        changed = [rel for rel, facts in found.items() if rel not in known or known[rel][0] != facts]
         for batch in self._batches(changed):
             store.send([Sending(os.path.join(here, rel), rel) for rel in batch])
         if changed:
             there = {one.key: one for one in store.list("")}
             for rel in changed:
-                if rel not in there or there[rel].size != found[rel].size:
+                if rel not in there or there[rel].size != found[rel][1]:
                     raise SyncError(f"{os.path.join(here, rel)} was changed while it was copied to {remote_dir}.")
-                self._same[remote_dir, here, rel] = (found[rel], there[rel])
+                known[rel] = (found[rel], there[rel])
 
     def copy_down(self, remote_dir: str, local_dir: str, exclude: Sequence[str] | None) -> None:
         """Download what has changed. Nothing at the other end is no failure: then nothing is copied."""
@@ -85,23 +83,22 @@ class StoreSyncer(BackgroundSyncer):
         os.makedirs(here, exist_ok=True)
         store = self._store(remote_dir)
         there = {one.key: one for one in store.list("") if not _is_left_out(one.key, exclude)}
-        changed = [key for key, found in there.items() if not self._is_same(remote_dir, here, found)]
+        known = self._same.setdefault((remote_dir, here), {})
+        changed = [key for key, one in there.items() if known.get(key) != (_facts_of(os.path.join(here, key)), one)]
         for batch in self._batches(changed):
             store.fetch([Fetching(key, _inside(here, key)) for key in batch])
         for key in changed:
             facts = _facts_of(os.path.join(here, key))
             if facts is not None:
-                self._same[remote_dir, here, key] = (facts, there[key])
+                known[key] = (facts, there[key])
 
     def remove(self, remote_dir: str) -> None:
         """Delete a directory; what is not there counts as deleted."""
         address = _address(remote_dir)
         gone = f"{address.url}/"
-        self._same = {
-            key: known
-            for key, known in self._same.items()
-            if not _address(join_address(key[0], key[2])).url.startswith(gone)
-        }
+        for (place, _), known in self._same.items():
+            for rel in [rel for rel in known if _address(join_address(place, rel)).url.startswith(gone)]:
+                del known[rel]
         if address.is_local:
             delete_by_address(address.path)
             return
@@ -115,24 +112,12 @@ class StoreSyncer(BackgroundSyncer):
         for store in stores.values():
             store.close()
 
-    def __getstate__(self) -> dict[str, Any]:
-        ours = ("_same", "_stores", "_pid")
-        return {name: value for name, value in super().__getstate__().items() if name not in ours}
-
     def _store(self, remote_dir: str) -> Store:
         if self._pid != os.getpid():  # a fork: the connections are its parent's
             self._stores, self._pid = {}, os.getpid()
         if remote_dir not in self._stores:
             self._stores[remote_dir] = connect(_address(remote_dir))
         return self._stores[remote_dir]
-
-    def _was_copied(self, remote_dir: str, here: str, rel: str, facts: _Facts) -> bool:
-        known = self._same.get((remote_dir, here, rel))
-        return known is not None and known[0] == facts
-
-    def _is_same(self, remote_dir: str, here: str, found: Stat) -> bool:
-        known = self._same.get((remote_dir, here, found.key))
-        return known is not None and known[1] == found and known[0] == _facts_of(os.path.join(here, found.key))
 
     def _batches(self, names: list[str]) -> Iterator[list[str]]:
         for at in range(0, len(names), BATCH):
@@ -172,19 +157,22 @@ def _files_below(
     for name in names:
         path, rel = os.path.join(directory, name), prefix + name
         with contextlib.suppress(FileNotFoundError):
-            facts = os.stat(path)
-            if stat.S_ISREG(facts.st_mode):
-                yield rel, _Facts(facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
-            elif stat.S_ISDIR(facts.st_mode) and (facts.st_dev, facts.st_ino) not in above:
+            found = os.stat(path)
+            if stat.S_ISREG(found.st_mode):
+                yield rel, _facts(found)
+            elif stat.S_ISDIR(found.st_mode) and (found.st_dev, found.st_ino) not in above:
                 yield from _files_below(path, f"{rel}/", above)
+
+
+def _facts(found: os.stat_result) -> _Facts:
+    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
 
 
 def _facts_of(path: str) -> _Facts | None:
     try:
-        facts = os.stat(path)
+        return _facts(os.stat(path))
     except OSError:
         return None
-    return _Facts(facts.st_ino, facts.st_size, facts.st_mtime_ns, facts.st_ctime_ns)
 
 
 def _inside(directory: str, key: str) -> str:

@@ -17,16 +17,13 @@ import time
 import traceback
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from holdfast.config.checkpoint import check_copier, is_syncer_object
 from holdfast.config.settings import real_number, whole_number
 from holdfast.errors import SyncError, SyncTimeoutError
 
 _log = logging.getLogger("holdfast.sync")
-
-_TRANSIENT = frozenset({"_last_up", "_last_down", "_lock", "_operation", "_last_job", "last_error"})
-"""What a copy of a syncer in another process begins without: it has not started anything."""
 
 
 class Syncer(abc.ABC):
@@ -45,6 +42,8 @@ class Syncer(abc.ABC):
     sync_timeout: float = 1800.0
     _last_up: float = -math.inf
     _last_down: float = -math.inf
+    _transient: ClassVar[frozenset[str]] = frozenset({"_last_up", "_last_down"})
+    """What a copy of a syncer in another process begins without: it has not started anything."""
 
     def __init__(self, sync_period: float = 300.0, sync_timeout: float = 1800.0) -> None:
         self.sync_period = real_number("sync_period", sync_period)
@@ -129,7 +128,7 @@ class Syncer(abc.ABC):
         raise SyncError(f"Failed sync even after {max_retries} retries. The last one:\n{story}") from last
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name not in _TRANSIENT}
+        return {name: value for name, value in self.__dict__.items() if name not in self._transient}
 
 
 class _Operation:
@@ -186,6 +185,7 @@ class BackgroundSyncer(Syncer):
     _lock: threading.RLock
     _operation: _Operation | None
     _last_job: tuple[str, Callable[[], object]] | None
+    _transient = Syncer._transient | {"_lock", "_operation", "_last_job", "last_error"}
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         # Not in the constructor, which neither unpickling nor every subclass calls.
@@ -259,7 +259,11 @@ class BackgroundSyncer(Syncer):
                 raise SyncTimeoutError(f"The sync of {operation.what} still runs after {timeout:g} s; it goes on.")
             if operation is self._operation:
                 self._operation = None
-            self._raise_failure(operation)
+        if operation.error is not None:
+            self.last_error = operation.error
+            if isinstance(operation.error, Exception):
+                raise operation.error
+            raise SyncError(f"The sync of {operation.what} ended with {operation.error!r}.") from operation.error
 
     def ends_within(self, seconds: float) -> bool:
         """Whether nothing runs any more after so many seconds at most; how it ended is for `wait` to say."""
@@ -306,15 +310,6 @@ class BackgroundSyncer(Syncer):
     def _abandon(self, operation: _Operation) -> None:
         operation.give_up()
         self.interrupt()
-
-    def _raise_failure(self, operation: _Operation) -> None:
-        error = operation.error
-        if error is None:
-            return
-        self.last_error = error
-        if isinstance(error, Exception):
-            raise error
-        raise SyncError(f"The sync of {operation.what} ended with {error!r}.") from error
 
 
 class FunctionSyncer(BackgroundSyncer):
