@@ -21,9 +21,9 @@ from holdfast.core import events as ev
 from holdfast.core.state import State, Status
 from holdfast.display.base import Display, Throttle
 from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
-from holdfast.display.output import terminal_text
 from holdfast.display.plain_lines import PlainDisplay
 from holdfast.display.table import GAP, Table, TableMaker
+from holdfast.display.trial_output import terminal_text
 from holdfast.display.words import (
     best_text,
     clip,

@@ -15,8 +15,8 @@ from typing import Any
 from holdfast.core.state import State, Status
 from holdfast.display.base import Display, Throttle, logger
 from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
-from holdfast.display.output import NOTEBOOK_LINES, output_html, plain_line
 from holdfast.display.table import Table, TableMaker
+from holdfast.display.trial_output import NOTEBOOK_LINES, output_html, plain_line
 from holdfast.display.words import (
     best_text,
     closing_lines,

@@ -13,8 +13,8 @@ from typing import TextIO
 from holdfast.core.state import State
 from holdfast.display.base import Display, LineWriter, Throttle
 from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
-from holdfast.display.output import LOOK_S, plain_line
 from holdfast.display.table import TableMaker
+from holdfast.display.trial_output import LOOK_S, plain_line
 from holdfast.display.words import (
     CLOSING_LINES,
     closing_lines,

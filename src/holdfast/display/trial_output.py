@@ -3,8 +3,9 @@
 The driver reads the files that trials print to, a bounded amount each time somebody wants lines: nothing is sent, and a
 trial that prints without end costs no more than a quiet one. What is left out is counted, and stays in the files.
 
-Owns how far each file was read, and how many lines a second there are. Must never: block, raise, or do anything for
-each report.
+Owns how far each file was read, how many lines a second there are, and how they look: the trial's name before each, in
+its colour, and codes in a line as colours on a terminal, as escapes elsewhere. Must never: block, raise, or do anything
+for each report.
 """
 
 from __future__ import annotations
@@ -14,15 +15,21 @@ import os
 import shlex
 import time
 from collections import deque
-from collections.abc import Callable, Mapping
-from typing import NamedTuple
+from collections.abc import Callable, Iterable, Mapping
+from typing import TYPE_CHECKING, NamedTuple
 
 from holdfast.core import events as ev
 from holdfast.core.state import State, Trial
-from holdfast.messages.visible import visible
+from holdfast.display.experiment_facts import ExperimentFacts
+from holdfast.display.words import one_line, plural
+from holdfast.messages.visible import visible, with_colours, without_colours
 from holdfast.storage import trial_logs
 from holdfast.views.trials import ExperimentInfo, shown_root, trial_dirname
 
+if TYPE_CHECKING:
+    from rich.text import Text
+
+LOOK_S = 0.25
 LINES_PER_S = 25.0
 MOST_LINES = 100
 """Lines that may come at once after a quiet time."""
@@ -35,6 +42,12 @@ MAX_ENDED = 10_000
 
 SUMMARY_S = 2.0
 """Least time between two lines that say how much was left out."""
+
+NOTEBOOK_LINES = 500
+"""Lines that a notebook keeps above its table."""
+
+_COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "bright_cyan", "bright_magenta", "bright_yellow")
+_BAR = " | "
 
 Running = Callable[[], Mapping[tuple[int, int], list[tuple[str, int]]]]
 """Files to which attempts print at present, by (n, attempt), and where each attempt's output begins in them.
@@ -245,8 +258,6 @@ class TrialOutput:
             self._trials_out[n] = None
 
     def _summary(self, state: State) -> str:
-        from holdfast.display.words import plural
-
         parts = [plural(self._lines_out, "more line")] if self._lines_out else []
         if self._bytes_out:
             parts.append(f"{max(0.1, self._bytes_out / 1e6):,.1f} MB more")
@@ -299,3 +310,37 @@ def _section(path: str, trial_id: str, attempt: int) -> tuple[int, int, int]:
     if found is None:
         raise FileNotFoundError(path)
     return begin, found[1], end
+
+
+def prefix(line: OutputLine, state: State, facts: ExperimentFacts) -> str:
+    """Whose line it is."""
+    return one_line(facts.name_of(state.trials[line.n]), 60) + _BAR if line.n >= 0 else ""
+
+
+def plain_line(line: OutputLine, state: State, facts: ExperimentFacts) -> str:
+    """The line for a file, a pipe or a notebook."""
+    return prefix(line, state, facts) + without_colours(line.text.expandtabs())
+
+
+def terminal_text(lines: Iterable[OutputLine], state: State, facts: ExperimentFacts) -> Text:
+    """The lines for a terminal, each trial in a colour of its own."""
+    from rich.text import Text
+
+    text = Text()
+    for i, line in enumerate(lines):
+        if i:
+            text.append("\n")
+        text.append(prefix(line, state, facts), _COLOURS[line.n % len(_COLOURS)])
+        if line.n < 0:
+            text.append(line.text, "dim")
+        else:
+            text.append_text(Text.from_ansi(with_colours(line.text.expandtabs())))
+    return text
+
+
+def output_html(lines: Iterable[str]) -> str:
+    """The last lines in a box above a notebook's table."""
+    from html import escape
+
+    text = escape("\n".join(lines))
+    return f'<pre style="max-height:20em;overflow:auto;margin:0">{text}</pre>' if text else ""
