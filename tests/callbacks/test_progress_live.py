@@ -13,11 +13,10 @@ from progress_world import World, boom
 from rich.console import Console
 
 from holdfast.core.state import UNIT
-from holdfast.display.base import Throttle
+from holdfast.display.base import PlainDisplay, Throttle
 from holdfast.display.display import Ending, RunSummary, make_display
 from holdfast.display.experiment_facts import DisplayOptions
 from holdfast.display.live import Frame, LiveDisplay
-from holdfast.display.plain_lines import PlainDisplay
 from holdfast.display.tracker import ProgressTracker
 
 

@@ -13,10 +13,9 @@ import pytest
 from progress_world import World, boom
 
 from holdfast.core import events as ev
-from holdfast.display.base import MAX_QUEUED, SilentDisplay
+from holdfast.display.base import MAX_LINES, MAX_QUEUED, PlainDisplay, SilentDisplay
 from holdfast.display.display import Ending, RunSummary, make_display
 from holdfast.display.experiment_facts import DisplayOptions
-from holdfast.display.plain_lines import MAX_LINES, PlainDisplay
 from holdfast.display.words import restore_call
 from holdfast.views.trials import ExperimentInfo
 

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 from progress_world import World
 
+from holdfast.display.base import PlainDisplay
 from holdfast.display.display import Ending, RunSummary, make_display
-from holdfast.display.plain_lines import PlainDisplay
 from holdfast.display.reporter_display import ReporterDisplay
 from holdfast.display.reporters import CLIReporter, JupyterNotebookReporter, ProgressReporter
 from holdfast.views.trials import ExperimentInfo, TrialList

@@ -11,10 +11,10 @@ import pytest
 from progress_world import World
 from rich.console import Console
 
+from holdfast.display.base import PlainDisplay
 from holdfast.display.display import RunSummary
 from holdfast.display.live import LiveDisplay
 from holdfast.display.notebook import NotebookDisplay
-from holdfast.display.plain_lines import PlainDisplay
 from holdfast.display.trial_output import (
     BYTES_PER_LOOK,
     LINES_PER_S,

@@ -1,7 +1,11 @@
-"""What every display is, and what all of them share.
+"""What every display is, what all of them share, and the display that the others fall back to: a few plain lines.
 
-Owns the interface, the limit on the time a display may take, and the queue of lines about single trials. A display is
-an edge: whatever goes wrong in it must never end an experiment.
+Owns the interface, the limit on the time a display may take, the queue of lines about single trials, and the budget of
+plain lines: however long an experiment runs and whatever fails, at most ``MAX_LINES`` at verbose 1, besides those that
+trials print. Lines about progress come at times that grow geometrically; each kind of failure gets a line when it first
+happens and one with the user's file and line at the end; what the end needs is set aside from the beginning.
+
+A display is an edge: whatever goes wrong in it must never end an experiment.
 """
 
 from __future__ import annotations
@@ -14,9 +18,21 @@ from typing import TextIO
 from holdfast.core import events as ev
 from holdfast.core.state import State, Status
 from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, ProgressView, RunSummary
+from holdfast.display.table import TableMaker
 from holdfast.display.tracker import ProgressTracker, make_row
-from holdfast.display.trial_output import OutputLine, TrialOutput
-from holdfast.display.words import ended_text, metrics_text, next_line, one_line, plural
+from holdfast.display.trial_output import LOOK_S, OutputLine, TrialOutput, plain_line
+from holdfast.display.words import (
+    CLOSING_LINES,
+    closing_lines,
+    ended_text,
+    first_failure_text,
+    metrics_text,
+    next_line,
+    one_line,
+    opening_lines,
+    plural,
+    progress_text,
+)
 
 logger = logging.getLogger("holdfast")
 
@@ -28,6 +44,16 @@ MAX_QUEUED = 1000
 
 MAX_NOTES = 500
 """Different notes that are distinguished; from then on they are only counted."""
+
+MAX_LINES = 40
+OPENING_LINES = 2
+MAX_NOTE_LINES = 4
+MAX_FIRST_FAILURES = 4
+MAX_PROGRESS = MAX_LINES - OPENING_LINES - MAX_NOTE_LINES - MAX_FIRST_FAILURES - CLOSING_LINES
+
+FIRST_PROGRESS_S = 5.0
+GROWTH = 2.2
+"""With 16 lines of progress the last one comes after eight days."""
 
 SHOW_ENDS = 2
 SHOW_RESULTS = 3
@@ -191,16 +217,23 @@ class Throttle:
             self._next = now + max(self._interval_s, (now - began) * (1 / MAX_SHARE - 1))
 
 
-class LineWriter:
-    """Writes lines to a stream that may be closed, broken or limited to ASCII, and never raises for that."""
+class PlainDisplay(Display):
+    """Prints at most ``MAX_LINES`` lines; from verbose 2 also one for each trial that ends, from 3 each result."""
 
-    def __init__(self, stream: TextIO) -> None:
+    def __init__(self, stream: TextIO, options: DisplayOptions | None = None, verbose: int = 1) -> None:
+        super().__init__(options, verbose)
         self._stream: TextIO | None = stream
-        self.written = 0
+        self._table = TableMaker(self.options)
+        self._looks = Throttle(LOOK_S)
+        self._shown_notes = 0
+        self._announced = 0
+        self._announcements = 0
+        self._progress = 0
+        self._next_at: float | None = None
+        self._next_table_at = 0.0
 
-    def write(self, line: str) -> None:
-        """Write one line and flush it."""
-        self.written += 1
+    def say(self, line: str) -> None:
+        """Print one line now. The stream may be closed, broken or limited to ASCII: never raises for that."""
         if self._stream is None:
             return
         try:
@@ -213,3 +246,80 @@ class LineWriter:
         except (OSError, ValueError):
             # A closed pipe or file: nobody reads this any more, but the experiment continues.
             self._stream = None
+
+    def start(self, facts: ExperimentFacts) -> None:
+        for line in opening_lines(facts, self.options.objective(facts)):
+            self.say(line)
+
+    def note(self, text: str) -> None:
+        line = self._new_note(text)
+        if line and (self._shown_notes < MAX_NOTE_LINES or self.verbose > 1):
+            self._shown_notes += 1
+            self.say(f"Note: {line}")
+
+    def show_output(self, state: State, facts: ExperimentFacts, *, final: bool = False) -> None:
+        """Print what trials have printed, if it is time to."""
+        if self.output is not None and (final or self._looks.ready()):
+            self._looks.run(lambda: self._print_output(state, facts, final))
+
+    def _print_output(self, state: State, facts: ExperimentFacts, final: bool) -> None:
+        for line in self._take_output(state, final=final):
+            self.say(plain_line(line, state, facts))
+
+    def update(self, state: State, facts: ExperimentFacts, at: float, durable_lag_s: float = 0.0) -> None:
+        if self._next_at is None:
+            self._begin(state, facts, at)
+        self.show_output(state, facts)
+        for line in self._take_lines(state, facts):
+            self.say(line)
+        if self.tracker.kinds_seen > self._announced:
+            self._announce(state, facts)
+        if self.options.print_tables and at >= self._next_table_at:
+            self._next_table_at = at + self.options.table_period_s
+            self._print_table(self.view(state, facts, at, durable_lag_s), facts)
+        elif self._next_at is not None and at >= self._next_at:
+            self._show_progress(self.view(state, facts, at, durable_lag_s))
+
+    def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
+        self.show_output(state, facts, final=True)
+        for line in self._take_lines(state, facts):
+            self.say(line)
+        view = self.view(state, facts, summary.at)
+        if self.options.print_tables:
+            self._print_table(view, facts)
+        unshown = len(self._notes) + self._more_notes - self._shown_notes
+        for line in closing_lines(view, state, facts, summary, unshown):
+            self.say(line)
+
+    def _begin(self, state: State, facts: ExperimentFacts, at: float) -> None:
+        """The first look: it also sets the point from which speed is measured."""
+        self._next_at = at + FIRST_PROGRESS_S
+        self._next_table_at = at + self.options.table_period_s
+        view = self.view(state, facts, at)
+        # Failures of earlier drivers are old news; the end tells them.
+        if facts.resumed:
+            self._announced = self.tracker.kinds_seen
+        if facts.resumed and state.trials:
+            self._progress += 1
+            self.say(progress_text(view))
+
+    def _announce(self, state: State, facts: ExperimentFacts) -> None:
+        for group in self.tracker.kinds(self._announced):
+            self._announced += 1
+            if self._announcements < MAX_FIRST_FAILURES:
+                self._announcements += 1
+                self.say(first_failure_text(group, state, facts))
+
+    def _show_progress(self, view: ProgressView) -> None:
+        self._progress += 1
+        if self._progress >= MAX_PROGRESS:
+            self._next_at = float("inf")
+        else:
+            self._next_at = view.at + FIRST_PROGRESS_S * GROWTH**self._progress * (1 - 1 / GROWTH)
+        self.say(progress_text(view))
+
+    def _print_table(self, view: ProgressView, facts: ExperimentFacts) -> None:
+        self.say(progress_text(view))
+        objective = self.options.objective(facts)
+        for line in self._table.make(view.rows, objective[0] if objective else None).lines():
+            self.say(line)

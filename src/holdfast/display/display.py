@@ -14,10 +14,9 @@ from __future__ import annotations
 import sys
 from typing import Any, TextIO
 
-from holdfast.display.base import Display, SilentDisplay, logger
+from holdfast.display.base import Display, PlainDisplay, SilentDisplay, logger
 from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, ProgressView, RunSummary
 from holdfast.display.notebook import NotebookDisplay, in_notebook
-from holdfast.display.plain_lines import PlainDisplay
 from holdfast.display.reporters import JupyterNotebookReporter, ProgressReporter, TableReporter
 from holdfast.display.tracker import ProgressTracker
 from holdfast.errors import InvalidTypeError

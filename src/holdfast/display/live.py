@@ -19,9 +19,8 @@ from msgspec.structs import replace
 
 from holdfast.core import events as ev
 from holdfast.core.state import State, Status
-from holdfast.display.base import Display, Throttle
+from holdfast.display.base import Display, PlainDisplay, Throttle
 from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
-from holdfast.display.plain_lines import PlainDisplay
 from holdfast.display.table import GAP, Table, TableMaker
 from holdfast.display.trial_output import terminal_text
 from holdfast.display.words import (

@@ -13,9 +13,8 @@ from typing import Any, TextIO
 
 from holdfast.core import events as ev
 from holdfast.core.state import UNIT, State
-from holdfast.display.base import Display, Throttle, logger
+from holdfast.display.base import Display, PlainDisplay, Throttle, logger
 from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, RunSummary
-from holdfast.display.plain_lines import PlainDisplay
 from holdfast.display.trial_output import TrialOutput
 from holdfast.display.words import next_line
 from holdfast.views.trials import ExperimentInfo, TrialList
