@@ -13,7 +13,7 @@ from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 MOVED = {
-    "holdfast.callbacks.progress_reporter": "holdfast.display.reporter_display",
+    "holdfast.callbacks.progress_reporter": "holdfast.display.reporters",
     "holdfast.callbacks.reporters": "holdfast.display.reporters",
     "holdfast.callbacks.rows": "holdfast.views.results",
     "holdfast.callbacks.trial_view": "holdfast.views.trials",

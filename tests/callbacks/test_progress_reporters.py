@@ -12,8 +12,7 @@ from progress_world import World
 
 from holdfast.display.base import PlainDisplay
 from holdfast.display.display import Ending, RunSummary, make_display
-from holdfast.display.reporter_display import ReporterDisplay
-from holdfast.display.reporters import CLIReporter, JupyterNotebookReporter, ProgressReporter
+from holdfast.display.reporters import CLIReporter, JupyterNotebookReporter, ProgressReporter, ReporterDisplay
 from holdfast.views.trials import ExperimentInfo, TrialList
 
 

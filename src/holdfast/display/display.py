@@ -17,7 +17,7 @@ from typing import Any, TextIO
 from holdfast.display.base import Display, PlainDisplay, SilentDisplay, logger
 from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, ProgressView, RunSummary
 from holdfast.display.notebook import NotebookDisplay, in_notebook
-from holdfast.display.reporters import JupyterNotebookReporter, ProgressReporter, TableReporter
+from holdfast.display.reporters import JupyterNotebookReporter, ProgressReporter, ReporterDisplay, TableReporter
 from holdfast.display.tracker import ProgressTracker
 from holdfast.errors import InvalidTypeError
 
@@ -65,8 +65,6 @@ def make_display(
     if isinstance(reporter, JupyterNotebookReporter) and not here:
         logger.warning("JupyterNotebookReporter needs a notebook and there is none; showing progress as text instead.")
     if reporter is not None and not _only_configures(reporter):
-        from holdfast.display.reporter_display import ReporterDisplay
-
         return ReporterDisplay(reporter, stream)
     options = reporter.options() if isinstance(reporter, TableReporter) else DisplayOptions()
     if here:

@@ -1,32 +1,41 @@
-"""The public reporters: ``ProgressReporter``, ``CLIReporter``, ``JupyterNotebookReporter``.
+"""Reporters: ``ProgressReporter``, ``CLIReporter``, ``JupyterNotebookReporter``, and the display that runs one.
 
 Given as ``RunConfig.progress_reporter``, a built-in reporter says what the display shows. A subclass that overrides
 ``report`` or ``should_report`` is called instead of the display.
 
-Owns the arguments, their validation, and the table that ``report`` prints when a user's subclass calls it.
+Owns the arguments, their validation, the table that ``report`` prints when a user's subclass calls it, and when a
+reporter is called. One that raises is left alone from then on: the experiment continues, and plain lines take over.
 """
 
 from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
 
 from msgspec.structs import replace
 
 from holdfast.config.settings import one_of, real_number, refuse, true_or_false, whole_number
+from holdfast.core import events as ev
 from holdfast.core.retention import lookup
-from holdfast.core.state import Status
-from holdfast.display.experiment_facts import DisplayOptions, TableRow
+from holdfast.core.state import UNIT, State, Status
+from holdfast.display.base import Display, PlainDisplay, Throttle, logger
+from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, RunSummary, TableRow
 from holdfast.display.table import TableMaker
-from holdfast.display.words import NOUNS, clip_front, duration, one_line, value_text
+from holdfast.display.trial_output import TrialOutput
+from holdfast.display.words import NOUNS, clip_front, duration, next_line, one_line, value_text
 from holdfast.messages.visible import visible_lines
+from holdfast.views.trials import ExperimentInfo, TrialList
 
 if TYPE_CHECKING:
     from holdfast.display.notebook import Output
 
 Columns = Sequence[str] | Mapping[str, str]
+
+ASK_S = 0.1
+"""Seconds between two questions whether to report."""
 
 
 class ProgressReporter:
@@ -83,7 +92,6 @@ class TableReporter(ProgressReporter):
 
     def __init__(
         self,
-        *,
         metric_columns: Columns | None = None,
         parameter_columns: Columns | None = None,
         total_samples: int | None = None,
@@ -281,75 +289,18 @@ class CLIReporter(TableReporter):
         sort_by_metric: Whether the table shows the best trials instead of the latest.
     """
 
-    def __init__(
-        self,
-        metric_columns: Columns | None = None,
-        parameter_columns: Columns | None = None,
-        total_samples: int | None = None,
-        max_progress_rows: int = 20,
-        max_error_rows: int = 20,
-        max_column_length: int = 20,
-        max_report_frequency: float = 5,
-        infer_limit: int = 3,
-        print_intermediate_tables: bool | None = None,
-        metric: str | None = None,
-        mode: str | None = None,
-        sort_by_metric: bool = False,
-    ) -> None:
-        super().__init__(
-            metric_columns=metric_columns,
-            parameter_columns=parameter_columns,
-            total_samples=total_samples,
-            max_progress_rows=max_progress_rows,
-            max_error_rows=max_error_rows,
-            max_column_length=max_column_length,
-            max_report_frequency=max_report_frequency,
-            infer_limit=infer_limit,
-            print_intermediate_tables=print_intermediate_tables,
-            metric=metric,
-            mode=mode,
-            sort_by_metric=sort_by_metric,
-        )
-
 
 class JupyterNotebookReporter(TableReporter):
     """Shows progress as a table in a notebook's output cell; the arguments are those of ``CLIReporter``.
 
     Args:
         overwrite: Whether the table replaces the one before it.
-        metric_columns: See ``CLIReporter``, as all that follow.
+        *args: As of ``CLIReporter``.
+        **kwargs: As of ``CLIReporter``.
     """
 
-    def __init__(
-        self,
-        overwrite: bool = True,
-        metric_columns: Columns | None = None,
-        parameter_columns: Columns | None = None,
-        total_samples: int | None = None,
-        max_progress_rows: int = 20,
-        max_error_rows: int = 20,
-        max_column_length: int = 20,
-        max_report_frequency: float = 5,
-        infer_limit: int = 3,
-        print_intermediate_tables: bool | None = None,
-        metric: str | None = None,
-        mode: str | None = None,
-        sort_by_metric: bool = False,
-    ) -> None:
-        super().__init__(
-            metric_columns=metric_columns,
-            parameter_columns=parameter_columns,
-            total_samples=total_samples,
-            max_progress_rows=max_progress_rows,
-            max_error_rows=max_error_rows,
-            max_column_length=max_column_length,
-            max_report_frequency=max_report_frequency,
-            infer_limit=infer_limit,
-            print_intermediate_tables=print_intermediate_tables,
-            metric=metric,
-            mode=mode,
-            sort_by_metric=sort_by_metric,
-        )
+    def __init__(self, overwrite: bool = True, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
         true_or_false("JupyterNotebookReporter.overwrite", overwrite)
         self._overwrite = overwrite
         self._output: Output | None = None
@@ -405,3 +356,84 @@ def _row(trial: Any) -> TableRow:
         metrics=result,
         place=f"{result['node_ip']}:{result['pid']}" if "node_ip" in result and "pid" in result else "",
     )
+
+
+class ReporterDisplay(Display):
+    """Asks the user's reporter whether to report, and lets it."""
+
+    def __init__(
+        self,
+        reporter: Any,
+        stream: TextIO,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        super().__init__(DisplayOptions())
+        self._reporter = reporter
+        self._plain = PlainDisplay(stream)
+        self._throttle = Throttle(ASK_S, clock)
+        self._trials: TrialList | None = None
+        self._broken = False
+
+    def watch(self, output: TrialOutput) -> None:
+        self._plain.watch(output)
+
+    def start(self, facts: ExperimentFacts) -> None:
+        setup = getattr(self._reporter, "setup", None)
+        if setup is not None:
+            self._safely(lambda: setup(facts.started_at, facts.total, facts.metric, facts.mode))
+
+    def feed(self, event: ev.AnyEvent) -> None:
+        self._plain.feed(event)
+
+    def note(self, text: str) -> None:
+        self._plain.note(text)
+
+    def update(self, state: State, facts: ExperimentFacts, at: float, durable_lag_s: float = 0.0) -> None:
+        if self._broken:
+            self._plain.update(state, facts, at, durable_lag_s)
+            return
+        self._plain.show_output(state, facts)
+        if self._throttle.ready():
+            self._throttle.run(lambda: self._safely(lambda: self._ask(state, facts, done=False)))
+
+    def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
+        if not self._broken:
+            self._plain.show_output(state, facts, final=True)
+            self._safely(lambda: self._ask(state, facts, done=True))
+        if self._broken:
+            self._plain.end(state, facts, summary)
+        elif summary.outcome != Ending.FINISHED:
+            self._plain.say(next_line(facts, summary))
+
+    def _ask(self, state: State, facts: ExperimentFacts, *, done: bool) -> None:
+        if self._trials is None:
+            self._trials = TrialList(state, facts.info or _info(facts))
+        trials = self._trials
+        if self._reporter.should_report(trials, done=done):
+            self._reporter.report(trials, done, _resources(state))
+
+    def _safely(self, work: Callable[[], None]) -> None:
+        try:
+            work()
+        except Exception:
+            self._broken = True
+            name = type(self._reporter).__name__
+            logger.warning("%s failed and is not asked again; the experiment goes on.", name, exc_info=True)
+
+
+def _info(facts: ExperimentFacts) -> ExperimentInfo:
+    return ExperimentInfo(
+        root=Path(facts.root),
+        name=facts.name,
+        trainable_name=facts.trainable or "trial",
+        metric=facts.metric,
+        mode=facts.mode,
+        total_samples=facts.total,
+    )
+
+
+def _resources(state: State) -> str:
+    used, capacity = state.driver.used, state.driver.capacity
+    shown = (f"{used.get(name, 0) / UNIT:g}/{amount / UNIT:g} {name}" for name, amount in capacity.items() if amount)
+    return f"Resources in use: {', '.join(shown) or 'none'}"
