@@ -12,10 +12,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.core.state import State, Status
+from holdfast.core.state import State
 from holdfast.display.base import Display, Throttle, logger
 from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
-from holdfast.display.table import Table, TableMaker
+from holdfast.display.table import Table, TableMaker, escape, table_html
 from holdfast.display.trial_output import NOTEBOOK_LINES, output_html, plain_line
 from holdfast.display.words import (
     best_text,
@@ -30,12 +30,9 @@ from holdfast.display.words import (
     speed_text,
     trouble_text,
 )
-from holdfast.messages.visible import visible
 
 REPAINT_S = 1.0
 KEPT_NOTES = 10
-
-_COLOURS = {Status.RUNNING: "#06c", Status.TERMINATED: "#080", Status.ERROR: "#c00", Status.PAUSED: "#a60"}
 
 
 def in_notebook() -> bool:
@@ -151,23 +148,3 @@ def _bar(view: ProgressView) -> str:
 def _lines(lines: list[str], colour: str = "") -> str:
     style = f' style="color:{colour}"' if colour else ""
     return "".join(f"<div{style}>{escape(line)}</div>" for line in lines)
-
-
-def escape(text: str) -> str:
-    """Text as HTML that shows exactly this text."""
-    from html import escape as escaped  # its table of entities is large, and seldom needed
-
-    return escaped(visible(text))
-
-
-def table_html(table: Table) -> str:
-    """A table; every cell is escaped."""
-    head = "".join(f"<th>{escape(title)}</th>" for title in table.titles)
-    body = "".join(f"<tr>{''.join(map(_cell, cells))}</tr>" for cells in table.rows)
-    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
-
-
-def _cell(text: str) -> str:
-    colour = _COLOURS.get(text)
-    style = f' style="color:{colour}"' if colour else ""
-    return f"<td{style}>{escape(text)}</td>"

@@ -23,7 +23,7 @@ from holdfast.core.retention import lookup
 from holdfast.core.state import UNIT, State, Status
 from holdfast.display.base import Display, PlainDisplay, Throttle, logger
 from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, RunSummary, TableRow
-from holdfast.display.table import TableMaker
+from holdfast.display.table import TableMaker, escape
 from holdfast.display.trial_output import TrialOutput
 from holdfast.display.words import NOUNS, clip_front, duration, next_line, one_line, value_text
 from holdfast.messages.visible import visible_lines
@@ -306,7 +306,7 @@ class JupyterNotebookReporter(TableReporter):
         self._output: Output | None = None
 
     def _emit(self, text: str) -> None:
-        from holdfast.display.notebook import Output, escape, in_notebook
+        from holdfast.display.notebook import Output, in_notebook
 
         if not in_notebook():
             super()._emit(text)

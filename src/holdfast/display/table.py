@@ -1,7 +1,7 @@
 """The table of trials: which columns, and the text of each cell.
 
 Owns the choice of columns (the user's, else what the search chose and the first few numbers that trials report) and how
-they are fitted to a width. Knows no terminal and no HTML.
+they are fitted to a width, as plain text or as HTML in which everything is escaped. Knows no terminal.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.retention import lookup
+from holdfast.core.state import Status
 from holdfast.display.experiment_facts import DisplayOptions, TableRow
 from holdfast.display.words import (
     at_path,
@@ -25,9 +26,12 @@ from holdfast.display.words import (
     short_names,
     value_text,
 )
+from holdfast.messages.visible import visible
 
 GAP = 2
 """Characters between columns."""
+
+HTML_COLOURS = {Status.RUNNING: "#06c", Status.TERMINATED: "#080", Status.ERROR: "#c00", Status.PAUSED: "#a60"}
 
 SPARKS = "▁▂▃▄▅▆▇█"
 SPARK_WIDTH = 10
@@ -203,3 +207,23 @@ def numbers(metrics: Mapping[str, Any], prefix: str = "", depth: int = MAX_DEPTH
             yield prefix + name
         elif isinstance(value, Mapping) and depth and name != "config":
             yield from numbers(value, f"{prefix}{name}/", depth - 1)
+
+
+def escape(text: str) -> str:
+    """Text as HTML that shows exactly this text."""
+    from html import escape as escaped  # its table of entities is large, and seldom needed
+
+    return escaped(visible(text))
+
+
+def table_html(table: Table) -> str:
+    """A table; every cell is escaped."""
+    head = "".join(f"<th>{escape(title)}</th>" for title in table.titles)
+    body = "".join(f"<tr>{''.join(map(_cell, cells))}</tr>" for cells in table.rows)
+    return f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
+
+
+def _cell(text: str) -> str:
+    colour = HTML_COLOURS.get(text)
+    style = f' style="color:{colour}"' if colour else ""
+    return f"<td{style}>{escape(text)}</td>"

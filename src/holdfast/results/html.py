@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from holdfast.core.state import Trial
 from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts
-from holdfast.display.notebook import escape, table_html
-from holdfast.display.table import TableMaker
+from holdfast.display.table import TableMaker, escape, table_html
 from holdfast.display.tracker import make_row, metric_value
 from holdfast.display.words import counts_text, plural
 from holdfast.results.history import History
