@@ -9,7 +9,7 @@ from progress_world import World, boom
 
 from holdfast.display.display import Ending, RunSummary, make_display
 from holdfast.display.experiment_facts import DisplayOptions
-from holdfast.display.notebook import NotebookDisplay, Output, in_notebook
+from holdfast.display.live import NotebookDisplay, Output, in_notebook
 
 NASTY = "<script>alert('x')</script>&"
 

@@ -13,8 +13,7 @@ from rich.console import Console
 
 from holdfast.display.base import PlainDisplay
 from holdfast.display.display import RunSummary
-from holdfast.display.live import LiveDisplay
-from holdfast.display.notebook import NotebookDisplay
+from holdfast.display.live import LiveDisplay, NotebookDisplay
 from holdfast.display.trial_output import (
     BYTES_PER_LOOK,
     LINES_PER_S,

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from holdfast.display.base import Display, PlainDisplay, SilentDisplay, logger
 from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, ProgressView, RunSummary
-from holdfast.display.notebook import NotebookDisplay, in_notebook
+from holdfast.display.live import LiveDisplay, NotebookDisplay, in_notebook
 from holdfast.display.reporters import JupyterNotebookReporter, ProgressReporter, ReporterDisplay, TableReporter
 from holdfast.display.tracker import ProgressTracker
 from holdfast.errors import InvalidTypeError
@@ -70,8 +70,6 @@ def make_display(
     if here:
         return NotebookDisplay(options, level)
     if _can_repaint(stream):
-        from holdfast.display.live import LiveDisplay
-
         return LiveDisplay(stream, options, level)
     return PlainDisplay(stream, options, level)
 

@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import Any, TextIO
 
 from msgspec.structs import replace
 
@@ -23,14 +23,12 @@ from holdfast.core.retention import lookup
 from holdfast.core.state import UNIT, State, Status
 from holdfast.display.base import Display, PlainDisplay, Throttle, logger
 from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, RunSummary, TableRow
+from holdfast.display.live import Output, in_notebook
 from holdfast.display.table import TableMaker, escape
 from holdfast.display.trial_output import TrialOutput
 from holdfast.display.words import NOUNS, clip_front, duration, next_line, one_line, value_text
 from holdfast.messages.visible import visible_lines
 from holdfast.views.trials import ExperimentInfo, TrialList
-
-if TYPE_CHECKING:
-    from holdfast.display.notebook import Output
 
 Columns = Sequence[str] | Mapping[str, str]
 
@@ -306,8 +304,6 @@ class JupyterNotebookReporter(TableReporter):
         self._output: Output | None = None
 
     def _emit(self, text: str) -> None:
-        from holdfast.display.notebook import Output, in_notebook
-
         if not in_notebook():
             super()._emit(text)
             return
