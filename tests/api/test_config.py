@@ -278,7 +278,7 @@ def test_times_of_failures_are_checked() -> None:
 def test_checkpoint_defaults() -> None:
     config = CheckpointConfig()
     assert (config.num_to_keep, config.num_to_keep_overall, config.checkpoint_score_order) == (None, None, "max")
-    assert (config.checkpoint_frequency, config.checkpoint_at_end, config.score_candidates) == (0, None, ())
+    assert (config.checkpoint_frequency, config.checkpoint_at_end) == (0, None)
 
 
 @pytest.mark.parametrize("name", ["num_to_keep", "num_to_keep_overall"])
@@ -301,21 +301,6 @@ def test_score_order_and_frequency_are_checked() -> None:
             CheckpointConfig(checkpoint_score_attribute=attribute)  # type: ignore[arg-type]
 
 
-def test_score_attribute_is_a_literal_name_before_its_prefix_means_an_order() -> None:
-    plain = CheckpointConfig(checkpoint_score_attribute="eval/auc", checkpoint_score_order="min")
-    assert plain.score_candidates == (("eval/auc", "min"),)
-    assert CheckpointConfig(checkpoint_score_attribute="max-auc").score_candidates == (
-        ("max-auc", "max"),
-        ("auc", "max"),
-    )
-    assert CheckpointConfig(checkpoint_score_attribute="min-a-b").score_candidates == (
-        ("min-a-b", "max"),
-        ("a-b", "min"),
-    )
-    for name in ("min-", "mean-loss", "min"):
-        assert CheckpointConfig(checkpoint_score_attribute=name).score_candidates == ((name, "max"),)
-
-
 def test_older_spellings_of_retention_move_to_the_newer() -> None:
     with pytest.warns(DeprecationWarning, match="still works") as seen:
         config = CheckpointConfig(keep_checkpoints_num=3, checkpoint_score_attr="min-loss")
@@ -324,7 +309,6 @@ def test_older_spellings_of_retention_move_to_the_newer() -> None:
     assert "num_to_keep=" in messages[0]
     assert "checkpoint_score_attribute=" in messages[1]
     assert config == CheckpointConfig(num_to_keep=3, checkpoint_score_attribute="min-loss")
-    assert config.score_candidates[1] == ("loss", "min")
 
 
 def test_two_spellings_of_one_setting_must_agree() -> None:
@@ -340,23 +324,6 @@ def test_two_spellings_of_one_setting_must_agree() -> None:
         pytest.raises(ValueError, match="Must be None or an integer >= 1"),
     ):
         CheckpointConfig(keep_checkpoints_num=0)
-
-
-@pytest.mark.parametrize("option", [{"checkpoint_frequency": 2}, {"checkpoint_at_end": True}])
-def test_function_trainables_save_by_report_only(option: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match=rf"{next(iter(option))}.*report\(") as caught:
-        CheckpointConfig(**option).settled_for(function=True)
-    assert isinstance(caught.value, TuneError)
-    assert CheckpointConfig(**option).settled_for(function=False)
-
-
-def test_saving_at_the_end_is_the_default_for_classes_alone() -> None:
-    assert CheckpointConfig().settled_for(function=True).checkpoint_at_end is False
-    assert CheckpointConfig().settled_for(function=False).checkpoint_at_end is True
-    assert CheckpointConfig(checkpoint_at_end=False).settled_for(function=False).checkpoint_at_end is False
-    original = CheckpointConfig(num_to_keep=2)
-    assert original.settled_for(function=False).num_to_keep == 2
-    assert original.checkpoint_at_end is None
 
 
 # --- SyncConfig

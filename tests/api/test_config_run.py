@@ -70,7 +70,7 @@ def test_run_defaults() -> None:
     assert config.checkpoint_config == CheckpointConfig()
     assert config.sync_config == SyncConfig()
     assert (config.if_exists, config.durability, config.engine) == ("error", "group", None)
-    assert (config.log_to_file, config.log_files, config.staging_path) == (False, None, None)
+    assert (config.log_to_file, config.log_files) == (False, None)
 
 
 def test_sub_configs_are_not_shared_between_runs() -> None:
@@ -109,7 +109,6 @@ def test_storage_variables_are_honoured_in_turn(monkeypatch: pytest.MonkeyPatch)
     assert RunConfig().storage_path == "/tune"
     monkeypatch.setenv("RAY_STORAGE", "s3://ray")
     assert RunConfig().storage_path == "s3://ray"
-    assert RunConfig().staging_path == "/tune"
     monkeypatch.setenv("HOLDFAST_STORAGE", "/own")
     assert RunConfig().storage_path == "/own"
     assert RunConfig(storage_path="/given").storage_path == "/given"
@@ -125,7 +124,6 @@ def test_storage_filesystem_goes_with_a_path_inside_it() -> None:
     filesystem = object()
     config = RunConfig(storage_path="bucket/prefix", storage_filesystem=filesystem)
     assert config.storage_path == "bucket/prefix"
-    assert config.staging_path is None
     for path in (None, "s3://bucket"):
         with pytest.raises(ValueError, match="storage_path must be a path inside storage_filesystem"):
             RunConfig(storage_path=path, storage_filesystem=filesystem)
@@ -137,7 +135,6 @@ def test_local_dir_alone_is_the_storage_path() -> None:
     with pytest.warns(DeprecationWarning, match=r"local_dir.*storage_path"):
         config = RunConfig(local_dir="/data")
     assert config.storage_path == "/data"
-    assert config.staging_path is None
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert copy.copy(config).storage_path == "/data"
@@ -150,19 +147,13 @@ def test_local_dir_with_upload_dir_is_the_staging_root() -> None:
         renamed = dataclasses.replace(config, name="n")
     for each in (config, renamed):
         assert each.storage_path == "s3://bucket/x"
-        assert each.staging_path == os.path.expanduser("~/data")
+        assert each.local_dir == "~/data"
 
 
 def test_local_dir_with_a_uri_as_storage_path_is_the_staging_root() -> None:
     with pytest.warns(DeprecationWarning, match="still works"):
         config = RunConfig(storage_path="gs://bucket", local_dir="/data")
-    assert (config.storage_path, config.staging_path) == ("gs://bucket", "/data")
-
-
-def test_staging_root_may_come_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("RAY_AIR_LOCAL_CACHE_DIR", "/cache")
-    assert RunConfig(storage_path="s3://bucket").staging_path == "/cache"
-    assert RunConfig(storage_path="/data").staging_path is None
+    assert (config.storage_path, config.local_dir) == ("gs://bucket", "/data")
 
 
 def test_settled_root_follows_a_later_upload_dir() -> None:

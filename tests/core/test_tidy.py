@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 from collections import defaultdict
 from pathlib import Path
 
 import holdfast
+from holdfast import config
+from holdfast.config.checkpoint import IGNORED_FIELDS
 
 SOURCE = Path(holdfast.__file__).parent
 EVERYWHERE = {"__init__", "base"}
@@ -15,6 +18,11 @@ COMMANDS = "cli"  # its modules are called as their commands are
 SETTINGS = "config"  # its modules are called as the classes in them are
 OF_FRAMEWORKS = {"TrainingState", "TuneReportCallback", "TuneReportCheckpointCallback"}  # the same in each integration
 OF_OTHER_TUNERS = {"Experiment", "Tuner"}  # older front doors, under the names that scripts have
+MOVED_AT_CONSTRUCTION = {"keep_checkpoints_num", "checkpoint_score_attr", "node_sync_period", "cloud_sync_period"} | {
+    "sync_to_cloud",
+    "sync_to_driver",
+}  # older spellings, which the constructors of configs read
+PATHS = {"result_dir", "local_cache_dir"}  # of ``Environment``, which two properties of it join
 STORED = {"Settings"}  # of ``controller.experiment``, whose name is in the pickles of every experiment
 
 
@@ -46,3 +54,17 @@ def test_every_module_says_what_it_is_for() -> None:
         path for path in modules() if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []
+
+
+def test_every_setting_is_read_by_somebody() -> None:
+    """A setting without effect is a promise that is not kept; those of other tools are in one set."""
+    read = set()
+    for path in SOURCE.rglob("*.py"):
+        if path.relative_to(SOURCE).parts[0] != SETTINGS:
+            nodes = ast.walk(ast.parse(path.read_text()))
+            read |= {node.attr for node in nodes if isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)}
+    allowed = MOVED_AT_CONSTRUCTION | PATHS | IGNORED_FIELDS
+    kinds = [kind for kind in vars(config).values() if isinstance(kind, type) and dataclasses.is_dataclass(kind)]
+    fields = {f"{kind.__name__}.{field.name}": field.name for kind in kinds for field in dataclasses.fields(kind)}
+    assert len(fields) > 50
+    assert [name for name, field in fields.items() if field not in read | allowed] == []

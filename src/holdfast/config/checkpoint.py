@@ -6,7 +6,6 @@ Must never: copy, delete or score anything; retention and storage read these val
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
@@ -65,39 +64,6 @@ class CheckpointConfig(ConfigBase):
     """Whether ``report(checkpoint=...)`` returns only when the checkpoint is committed in the experiment's storage;
     otherwise training continues meanwhile. With a syncer of your own: when it was copied, if ``sync_on_checkpoint``."""
 
-    @property
-    def score_candidates(self) -> tuple[tuple[str, str], ...]:
-        """Metrics that may be meant by the score attribute, as (name, order), to be tried in turn.
-
-        The attribute is a literal metric name first, because names such as ``max-auc`` are real. Only if no
-        trial ever reports it does a prefix ``min-`` or ``max-`` mean the order for the rest of the name.
-        """
-        attribute = self.checkpoint_score_attribute
-        if attribute is None:
-            return ()
-        candidates = [(attribute, self.checkpoint_score_order)]
-        order, dash, rest = attribute.partition("-")
-        if dash and rest and order in ("min", "max"):
-            candidates.append((rest, order))
-        return tuple(candidates)
-
-    def settled_for(self, *, function: bool) -> CheckpointConfig:
-        """Return a copy with ``checkpoint_at_end`` decided for a function or for a class trainable.
-
-        Raises:
-            InvalidInputError: A function trainable was asked to save on the driver's schedule.
-        """
-        if function:
-            for name in ("checkpoint_frequency", "checkpoint_at_end"):
-                if getattr(self, name):
-                    raise InvalidInputError(
-                        f"CheckpointConfig.{name}={getattr(self, name)!r} works with class trainables only: "
-                        f"a function decides itself when to save. Leave {name} out and call "
-                        "`report(metrics, checkpoint=...)` in the function."
-                    )
-        at_end = self.checkpoint_at_end
-        return dataclasses.replace(self, checkpoint_at_end=not function if at_end is None else at_end)
-
     def _accept_legacy(self, given: Collection[str]) -> None:
         pairs = (
             ("keep_checkpoints_num", "num_to_keep"),
@@ -139,6 +105,10 @@ class CheckpointConfig(ConfigBase):
             true_or_false("CheckpointConfig.checkpoint_at_end", self.checkpoint_at_end)
 
 
+IGNORED_FIELDS = frozenset({"sync_artifacts_on_checkpoint"})
+"""Fields of `SyncConfig` that other tools have, and that are checked and have no effect here."""
+
+
 @documented
 @dataclass(repr=False)
 class SyncConfig(ConfigBase):
@@ -171,7 +141,7 @@ class SyncConfig(ConfigBase):
     """Whether other files in the trial's working directory are copied to storage too."""
 
     sync_artifacts_on_checkpoint: bool = True
-    """Whether artifacts are copied with every checkpoint, besides periodically."""
+    """Accepted, without effect: artifacts are copied when they have changed."""
 
     node_sync_period: float | None = -1
     """Older spelling of ``sync_period``; moved there at construction. -1 and None say nothing."""

@@ -76,26 +76,34 @@ def _class_paths(text: str) -> tuple[str, ...]:
     return paths
 
 
-def _devices(text: str) -> tuple[str, ...]:
-    devices = [device.strip() for device in text.split(",")]
-    # CUDA shows only what stands before the first invalid entry, and "-1" is the usual way to say "none".
-    visible = []
-    for device in devices:
-        if device in ("", "-1"):
-            break
-        visible.append(device)
-    return tuple(visible)
-
-
 def _path(text: str) -> str:
     return text if "://" in text else os.path.abspath(os.path.expanduser(text))
 
 
-def _variable(default: T, parse: Callable[[str], Any], *names: str, empty_counts: bool = False) -> T:
+def _spellings(*names: str) -> tuple[str, ...]:
+    """All names of a variable, the most wanted first: what begins with TUNE_ may begin with HOLDFAST_ too."""
+    return (*(f"HOLDFAST_{name.removeprefix('TUNE_')}" for name in names if name.startswith("TUNE_")), *names)
+
+
+def _variable(default: T, parse: Callable[[str], Any], *names: str) -> T:
     """A field of ``Environment``: its default, its parser, and its spellings, the most wanted first."""
-    ours = [f"HOLDFAST_{name.removeprefix('TUNE_')}" for name in names if name.startswith("TUNE_")]
-    metadata = {"names": (*ours, *names), "parse": parse, "empty_counts": empty_counts}
-    return dataclasses.field(default=default, metadata=metadata)
+    return dataclasses.field(default=default, metadata={"names": _spellings(*names), "parse": parse})
+
+
+IGNORED_VARIABLES: dict[tuple[str, ...], Callable[[str], Any]] = {
+    _spellings("TUNE_RESULT_BUFFER_LENGTH"): _count(1),
+    _spellings("TUNE_RESULT_BUFFER_MIN_TIME_S"): _seconds,
+    _spellings("TUNE_RESULT_BUFFER_MAX_TIME_S"): _seconds,
+    _spellings("TUNE_FUNCTION_THREAD_TIMEOUT_S"): _seconds,
+    _spellings("TUNE_PRINT_ALL_TRIAL_ERRORS"): _switch,
+    _spellings("TUNE_RESULT_DELIM"): str,
+    _spellings("TUNE_WARN_THRESHOLD_S"): _seconds,
+    _spellings("TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S"): _seconds,
+    _spellings("TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S"): _seconds,
+    _spellings("TUNE_ONLY_STORE_CHECKPOINT_SCORE_ATTRIBUTE"): _switch,
+    ("HOLDFAST_NEW_OUTPUT", "RAY_AIR_NEW_OUTPUT"): _switch,
+}
+"""Variables of other tools that have no effect here; a value of the wrong kind is refused all the same."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -125,20 +133,8 @@ class Environment:
     max_pending_trials: int | None = _variable(None, _or_auto(_count(1)), "TUNE_MAX_PENDING_TRIALS_PG")
     """Trials generated ahead of free resources; None chooses by the searcher and the number of CPUs."""
 
-    result_buffer_length: int = _variable(1, _count(1), "TUNE_RESULT_BUFFER_LENGTH")
-    """Results of a class trainable handled in one batch, at most."""
-
-    result_buffer_min_time_s: float = _variable(0.0, _seconds, "TUNE_RESULT_BUFFER_MIN_TIME_S")
-    """Seconds a batch of results is gathered at least."""
-
-    result_buffer_max_time_s: float = _variable(100.0, _seconds, "TUNE_RESULT_BUFFER_MAX_TIME_S")
-    """Seconds a batch of results is gathered at most."""
-
     force_trial_cleanup_s: float = _variable(600.0, _seconds, "TUNE_FORCE_TRIAL_CLEANUP_S")
     """Seconds that a stopping trial gets before it is killed."""
-
-    function_thread_timeout_s: float = _variable(2.0, _seconds, "TUNE_FUNCTION_THREAD_TIMEOUT_S")
-    """Seconds to wait for a function to end before its worker is reused."""
 
     disable_sigint_handler: bool = _variable(False, _switch, "TUNE_DISABLE_SIGINT_HANDLER")
     """Whether Ctrl+C raises KeyboardInterrupt at once instead of ending the run in order."""
@@ -155,15 +151,6 @@ class Environment:
     max_len_identifier: int = _variable(130, _count(1), "TUNE_MAX_LEN_IDENTIFIER")
     """Length at which the names of trial directories are cut."""
 
-    print_all_trial_errors: bool = _variable(True, _switch, "TUNE_PRINT_ALL_TRIAL_ERRORS")
-    """Whether every trial's error is printed, or only the number of them."""
-
-    result_delimiter: str = _variable("/", str, "TUNE_RESULT_DELIM")
-    """What joins the names of nested metrics."""
-
-    warn_threshold_s: float = _variable(0.5, _seconds, "TUNE_WARN_THRESHOLD_S")
-    """Seconds after which a slow step of the driver is warned about."""
-
     warn_insufficient_resources_s: float = _variable(
         60.0,
         _seconds,
@@ -171,17 +158,6 @@ class Environment:
         "TUNE_WARN_INSUFFICENT_RESOURCE_THRESHOLD_S",
     )
     """Seconds without any trial starting after which what was asked and what exists are shown."""
-
-    warn_slow_sync_s: float = _variable(30.0, _seconds, "TUNE_WARN_SLOW_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S")
-    """Seconds after which a slow copy of the experiment's state is warned about."""
-
-    warn_excessive_sync_s: float = _variable(
-        5.0, _seconds, "TUNE_WARN_EXCESSIVE_EXPERIMENT_CHECKPOINT_SYNC_THRESHOLD_S"
-    )
-    """Seconds between forced copies of the experiment's state below which a warning is due."""
-
-    only_store_checkpoint_score: bool = _variable(False, _switch, "TUNE_ONLY_STORE_CHECKPOINT_SCORE_ATTRIBUTE")
-    """Whether checkpoints remember their score only, not all metrics."""
 
     chdir_to_trial_dir: bool = _variable(True, _switch, "HOLDFAST_CHDIR_TO_TRIAL_DIR", "RAY_CHDIR_TO_TRIAL_DIR")
     """Whether trials run in a directory of their own (the driver's is in TUNE_ORIG_WORKING_DIR)."""
@@ -194,17 +170,11 @@ class Environment:
     callbacks: tuple[str, ...] = _variable((), _class_paths, "HOLDFAST_CALLBACKS", "RAY_TUNE_CALLBACKS")
     """Callback classes added to every run."""
 
-    new_output: bool = _variable(True, _switch, "HOLDFAST_NEW_OUTPUT", "RAY_AIR_NEW_OUTPUT")
-    """Whether the newer terminal output is used."""
-
     full_tracebacks: bool = _variable(False, _switch, "HOLDFAST_FULL_TRACEBACKS", "RAY_AIR_FULL_TRACEBACKS")
     """Whether tracebacks show holdfast's own frames too."""
 
     trial_id_prefix: str | None = _variable(None, str, "HOLDFAST_TRIAL_UUID", "_TEST_TUNE_TRIAL_UUID")
     """Fixed first part of generated trial ids, for tests that compare directories."""
-
-    cuda_visible_devices: tuple[str, ...] | None = _variable(None, _devices, "CUDA_VISIBLE_DEVICES", empty_counts=True)
-    """GPUs that this process may use; None means all there are."""
 
     @classmethod
     def read(cls, environ: Mapping[str, str] = os.environ) -> Environment:
@@ -213,15 +183,9 @@ class Environment:
         Raises:
             InvalidInputError: A variable has a value of the wrong kind; the message names it.
         """
-        found = {field.name: _read(field, environ) for field in dataclasses.fields(cls)}
-        environment = cls(**found)
-        low, high = environment.result_buffer_min_time_s, environment.result_buffer_max_time_s
-        if low > high:
-            raise InvalidInputError(
-                f"TUNE_RESULT_BUFFER_MIN_TIME_S={low:g} is more than TUNE_RESULT_BUFFER_MAX_TIME_S={high:g}. "
-                "Lower the first or raise the second."
-            )
-        return environment
+        for names, parse in IGNORED_VARIABLES.items():
+            _read(names, parse, environ)
+        return cls(**{field.name: _field(field, environ) for field in dataclasses.fields(cls)})
 
     @property
     def storage_root(self) -> str:
@@ -234,25 +198,29 @@ class Environment:
         return self.local_cache_dir or self.result_dir
 
 
-def _read(field: dataclasses.Field[Any], environ: Mapping[str, str]) -> Any:
-    for name in field.metadata["names"]:
-        text = environ.get(name)
-        if text is None or (not text.strip() and not field.metadata["empty_counts"]):
+def _field(field: dataclasses.Field[Any], environ: Mapping[str, str]) -> Any:
+    return _read(field.metadata["names"], field.metadata["parse"], environ, field.default)
+
+
+def _read(names: tuple[str, ...], parse: Callable[[str], Any], environ: Mapping[str, str], default: Any = None) -> Any:
+    for name in names:
+        text = environ.get(name, "")
+        if not text.strip():
             continue
         try:
-            return field.metadata["parse"](text.strip())
+            return parse(text.strip())
         except ValueError as error:
             raise InvalidInputError(
                 f"The environment variable {name} must be {error}, got {text!r}. "
                 f"Correct it or remove it with: unset {name}"
             ) from None
-    return field.default
+    return default
 
 
 def _paths_only(environ: Mapping[str, str]) -> Environment:
     # A RunConfig needs the paths alone; a mistake in an unrelated variable must not break its construction.
     wanted = ("storage", "result_dir", "local_cache_dir")
-    found = {f.name: _read(f, environ) for f in dataclasses.fields(Environment) if f.name in wanted}
+    found = {f.name: _field(f, environ) for f in dataclasses.fields(Environment) if f.name in wanted}
     return Environment(**found)
 
 
@@ -266,8 +234,3 @@ def local_root(environ: Mapping[str, str] = os.environ) -> str:
     paths = _paths_only(environ)
     root = paths.staging_root or paths.storage_root
     return _path(DEFAULT_ROOT) if "://" in root else root
-
-
-def staging_root(environ: Mapping[str, str] = os.environ) -> str | None:
-    """Directory for local copies of experiments whose storage is remote, if one was chosen."""
-    return _paths_only(environ).staging_root

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from holdfast.config.checkpoint import CheckpointConfig, SyncConfig
-from holdfast.config.environment import default_storage_root, local_root, staging_root
+from holdfast.config.environment import default_storage_root, local_root
 from holdfast.config.secrets import refuse_secrets
 from holdfast.config.settings import (
     ConfigBase,
@@ -205,13 +205,6 @@ class RunConfig(ConfigBase):
         if isinstance(chosen, str):
             return chosen, chosen
         return chosen[0], chosen[1]
-
-    @property
-    def staging_path(self) -> str | None:
-        """Directory for local copies when storage is remote, if one was chosen."""
-        if not (_is_uri(self.storage_path) or self.storage_filesystem is not None):
-            return None
-        return _absolute(self.local_dir) if self.local_dir is not None else staging_root()
 
     def _accept_legacy(self, given: Collection[str]) -> None:
         if "local_dir" in given and self.local_dir is not None:
