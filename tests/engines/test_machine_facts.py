@@ -28,8 +28,8 @@ def test_a_process_whose_name_has_parentheses_is_read_right() -> None:
 
 def test_descendants_are_found_and_killed_and_this_process_is_not() -> None:
     with subprocess.Popen(["sh", "-c", "sleep 1000 & sleep 1000 & wait"]) as shell:
-        wait_until(lambda: len(process_tree.descendants(shell.pid)) == 2, "two children")
-        pids = process_tree.descendants(shell.pid)
+        wait_until(lambda: len(process_tree.children(shell.pid)) == 2, "two children")
+        pids = process_tree.children(shell.pid)
         assert process_tree.kill_trees([shell.pid, os.getpid()]) == {shell.pid, *pids}
     wait_until(lambda: gone(pids), "all are gone")
 

@@ -20,7 +20,6 @@ from holdfast.trainable.pickling import (
     dump_trainable,
     load_objects,
     load_trainable,
-    size_warning,
 )
 from holdfast.trainable.trainable import Trainable
 
@@ -72,7 +71,6 @@ def test_parameters_are_kept_apart_and_do_not_count(monkeypatch: pytest.MonkeyPa
     data = bytes(200_000)
     dumped = dump_trainable(with_parameters(train, data=data))
     assert load_trainable(dumped)({}) == 200_000
-    assert size_warning(train, dumped) == ""
     assert load_trainable(dump_trainable(with_parameters(Count, data=data)))().size == 200_000
 
 
@@ -85,17 +83,6 @@ def test_a_trainable_that_is_too_large_names_what_makes_it_so(monkeypatch: pytes
 
     with pytest.raises(TuneError, match=r"too large.*closure variable 'dataset' \(200,.*with_parameters"):
         dump_trainable(train)
-
-
-def test_a_large_trainable_is_worth_a_warning() -> None:
-    dataset = bytes(2_000_000)
-
-    def train(config: dict[str, Any]) -> int:
-        return len(dataset)
-
-    text = size_warning(train, dump_trainable(train))
-    assert "train is large: 2,0" in text
-    assert "closure variable 'dataset'" in text
 
 
 def test_what_cannot_be_pickled_is_named_with_the_way_to_it() -> None:

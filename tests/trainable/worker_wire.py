@@ -10,6 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from holdfast.core.observations import Hint, Raised, Report, Returned, Stopped, WorkerMessage
 from holdfast.storage.framing import READ_BYTES
 from holdfast.trainable.api import report
@@ -22,12 +24,12 @@ from holdfast.trainable.worker_messages import (
     Run,
     Setup,
     ToWorker,
-    decode_from_worker,
     decode_to_worker,
     frame,
 )
 
 TIMEOUT_S = 30.0
+FROM_WORKER = msgspec.msgpack.Decoder(WorkerMessage)
 ENDS = (Returned, Stopped, Raised)
 
 
@@ -104,7 +106,7 @@ class Driver:
             data = self.sock.recv(READ_BYTES)
             if not data:
                 raise EOFError("the worker is gone")
-            for message in map(decode_from_worker, self._buffer.feed(data)):
+            for message in map(FROM_WORKER.decode, self._buffer.feed(data)):
                 if isinstance(message, Hint):  # shown by a driver, and never answered
                     self.hints.append(message.text)
                 else:

@@ -178,7 +178,7 @@ class _Rebuilding:
             if gone:
                 self._tell(events, ev.CheckpointsDropped(events[-1].at, trial.n, gone))
                 self._tell(events, ev.CheckpointsDeleted(events[-1].at, trial.n, gone))
-            self._end(trial, events, rows, known)
+            self._end(trial, events, known)
         return events
 
     def _replaced(self, trial: Trial, remains: Remains | None) -> tuple[int, ...]:
@@ -282,7 +282,7 @@ class _Rebuilding:
         self._tell(events, ev.CheckpointCommitted(at, trial.n, manifest.index, digest(manifest), manifest.total))
         self._out.checkpoints += 1
 
-    def _end(self, trial: Trial, events: list[ev.AnyEvent], rows: list[dict[str, Any]], known: Trial | None) -> None:
+    def _end(self, trial: Trial, events: list[ev.AnyEvent], known: Trial | None) -> None:
         """Let the trial end as it is known to have ended; if that is not known, it continues later."""
         at, n = events[-1].at, trial.n
         if trial.final:

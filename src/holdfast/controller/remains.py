@@ -35,7 +35,6 @@ class Remains(msgspec.Struct):
         checkpoints: Those that are committed, by index.
         folders: Names of all that is in the directory.
         error: The end of ``error.txt``; "" if there is none.
-        begun_at: When the directory's oldest known file was written.
     """
 
     trial_id: str
@@ -45,7 +44,6 @@ class Remains(msgspec.Struct):
     checkpoints: dict[int, Unknown]
     folders: set[str]
     error: str
-    begun_at: float
 
 
 def gather(root: Path) -> dict[str, Remains]:
@@ -78,7 +76,7 @@ def _read(root: Path, folder: str) -> Remains | None:
     if config is None and rows and isinstance(rows[-1].get("config"), dict):
         config = rows[-1]["config"]
     checkpoints = {index: each for index, each in checkpoints.items() if each.manifest.trial == trial_id}
-    return Remains(trial_id, folder, rows, config, checkpoints, names, _error(path / ERROR_FILE), _begun(path))
+    return Remains(trial_id, folder, rows, config, checkpoints, names, _error(path / ERROR_FILE))
 
 
 def _trial_id(folder: str, rows: list[dict[str, Any]], checkpoints: dict[int, Unknown]) -> str | None:
@@ -93,16 +91,6 @@ def _names(path: Path) -> list[str]:
         return os.listdir(path)
     except OSError:
         return []
-
-
-def _begun(path: Path) -> float:
-    times = []
-    for name in (PARAMS_FILE, RESULT_FILE):
-        try:
-            times.append(os.lstat(path / name).st_mtime)
-        except OSError:
-            continue
-    return min(times, default=0.0)
 
 
 def _rows(path: Path) -> Iterator[dict[str, Any]]:

@@ -88,14 +88,6 @@ def own_children() -> list[Process]:
     return running_children(os.getpid())
 
 
-def descendants(pid: int) -> list[int]:
-    """Pids of everything below ``pid``, parents before children."""
-    found = [pid]
-    for parent in found:
-        found.extend(child for child in children(parent) if child not in found)
-    return found[1:]
-
-
 def kill_trees(roots: Iterable[int]) -> set[int]:
     """SIGKILL for each root and everything below it; returns who was killed.
 

@@ -22,7 +22,6 @@ from holdfast.trainable.sealed import damaged, is_own_file, read_object
 from holdfast.trainable.unpicklable import diagnose, largest_parts, trace
 
 MAX_TRAINABLE_BYTES = 100 * 1024 * 1024
-LARGE_TRAINABLE_BYTES = 1024 * 1024
 
 OWN_FILE = "value-"  # markers with this prefix stand for a value in a file of its own
 
@@ -67,17 +66,6 @@ def load_trainable(data: bytes) -> Any:
 def stored_at(data: bytes) -> float:
     """When ``dump_trainable`` made this; 0 if it does not say. Runs nothing."""
     return msgspec.msgpack.decode(data, type=_File).stored_at
-
-
-def size_warning(trainable: Any, data: bytes) -> str:
-    """What to tell the user about a trainable of this size; "" if nothing."""
-    size = len(msgspec.msgpack.decode(data, type=_File).code)
-    if size <= LARGE_TRAINABLE_BYTES:
-        return ""
-    return (
-        f"The trainable {_name(trainable)} is large: {size:,} bytes when pickled. {_largest(trainable)}Every worker "
-        "loads it; pass large objects with tune.with_parameters(trainable, data=data) instead."
-    )
 
 
 def dump_objects(objects: Mapping[str, Any]) -> bytes:

@@ -252,7 +252,6 @@ class Trainable:
         self._set_counters(Counters())
         self._last_result = {}
         self._given_keys = None
-        self._restored = False
 
     def _set_counters(self, counters: Counters) -> None:
         self._iteration = counters.iteration
@@ -330,7 +329,6 @@ class Trainable:
             loaded.state["tune_checkpoint_path"] = path
         self.load_checkpoint(loaded.state)
         self._set_counters(loaded.counters)
-        self._restored = True
         log.info("Restored from %s at iteration %d.", path, self._iteration)
 
     def save_to_object(self) -> bytes:

@@ -85,7 +85,6 @@ ToWorker = Union[Setup, Run, Decision, SaveRequest, Quit]
 _encoder = msgspec.msgpack.Encoder()
 _encode_frame = FRAMING.encode
 _to_worker = msgspec.msgpack.Decoder(ToWorker)
-_from_worker = msgspec.msgpack.Decoder(WorkerMessage)
 
 
 class Channel(Protocol):
@@ -112,9 +111,4 @@ def frame(message: Any) -> bytes:
 
 def decode_to_worker(payload: bytes | memoryview) -> ToWorker:
     message: ToWorker = _to_worker.decode(payload)
-    return message
-
-
-def decode_from_worker(payload: bytes | memoryview) -> WorkerMessage:
-    message: WorkerMessage = _from_worker.decode(payload)
     return message
