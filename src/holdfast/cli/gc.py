@@ -1,7 +1,8 @@
 """``holdfast gc``: removes what interrupted work has left behind and no record of the journal needs.
 
-Only names that holdfast makes, only of trials that the journal knows, and only while nobody runs the experiment (I3).
-What may belong to somebody who is just beginning is removed when it is older than a day, or with ``--now``.
+Only names that holdfast makes, only of trials that the journal knows, and only while nobody runs the experiment (I3),
+in a directory as in a store. What may belong to somebody who is just beginning is removed when it is older than a day,
+or with ``--now``. Must never name a key or a file that a driver could still need.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,10 +21,10 @@ import msgspec
 from holdfast.checkpoints import names
 from holdfast.checkpoints.checkpoint_reader import read_manifest
 from holdfast.checkpoints.delete import delete
+from holdfast.checkpoints.remote_checkpoints import delete_remote
 from holdfast.checkpoints.tree import remove_tree
 from holdfast.cli import scratch_directories
 from holdfast.cli.copy_source import read_history, refuse_live
-from holdfast.cli.gc_remote import Spent, find_in_store
 from holdfast.cli.printing import print_json, say, size_text
 from holdfast.cli.shipped import ship_command
 from holdfast.controller.remote_experiment import Remote, mirror_root, remote_of
@@ -32,10 +34,12 @@ from holdfast.display.words import plural
 from holdfast.errors import CheckpointDamagedError, InvalidInputError, StorageError
 from holdfast.journal.epoch import holder
 from holdfast.results.history import History
-from holdfast.shipping.remote_holder import remote_claim
+from holdfast.shipping.remote_holder import CLOCK, remote_claim
 from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.address import parse
 from holdfast.storage.local import TEMP_PREFIX
+from holdfast.storage.probe import PROBE_PREFIX
+from holdfast.storage.store import Stat, Store
 from holdfast.views.trials import trial_dirname
 
 YOUNG_S = 24 * 3600.0
@@ -226,3 +230,65 @@ def _beside_mirror(mirror: Path, young_s: float) -> Iterator[_Find]:
         path = Path(entry.path)
         if entry.is_dir(follow_symlinks=False) and _age(path) >= young_s:
             yield _find("leftover of a mirror", path, lambda path=path: remove_tree(str(path)))  # type: ignore[misc]
+
+
+class Spent(NamedTuple):
+    """Objects that can go."""
+
+    what: str
+    key: str
+    bytes: int
+    is_checkpoint: bool
+
+    def remove(self, store: Store) -> None:
+        """Delete them; the manifest of a checkpoint first."""
+        if self.is_checkpoint:
+            delete_remote(store, self.key)
+        else:
+            store.delete([self.key])
+
+
+def find_in_store(store: Store, history: History, young_s: float) -> Iterator[Spent]:
+    """What can go, by a listing of the whole experiment.
+
+    Args:
+        store: The experiment's address.
+        history: What its journal says; nobody may be writing it.
+        young_s: What is younger, by the store's newest time stamp, stays if somebody could be just making it.
+    """
+    listed = store.list("")
+    # The newest object's time is the store's clock, or a little before it: things only look younger than they are.
+    now = max((stat.modified for stat in listed), default=0.0)
+    trials = {trial_dirname(history.info, trial): trial for trial in history.state.trials}
+    checkpoints: dict[tuple[str, str], list[Stat]] = {}
+    for stat in listed:
+        folder, _, rest = stat.key.partition("/")
+        name, slash, _ = rest.partition("/")
+        if stat.key.startswith((CLOCK, PROBE_PREFIX)):
+            if now - stat.modified >= young_s:
+                yield Spent("left by a test of the store", stat.key, stat.size, False)
+        elif slash and folder in trials and names.index_of(name) is not None:
+            checkpoints.setdefault((folder, name), []).append(stat)
+    for (folder, name), objects in checkpoints.items():
+        what = _why(trials[folder], name, objects, partial(_is_old, now, young_s))
+        if what:
+            yield Spent(what, f"{folder}/{name}", sum(stat.size for stat in objects), True)
+
+
+def _is_old(now: float, young_s: float, objects: list[Stat]) -> bool:
+    return now - max(stat.modified for stat in objects) >= young_s
+
+
+def _why(trial: Trial, name: str, objects: list[Stat], is_old: partial[bool]) -> str:
+    """Why a checkpoint's objects can go; "" if they cannot."""
+    index = names.index_of(name)
+    assert index is not None
+    record = trial.find(index)
+    if record is None and index < trial.next_index:
+        return "deleted checkpoint"
+    if record is not None and record.stored == Stored.DROPPED:
+        return "deleted checkpoint"
+    if record is not None and record.stored in (Stored.COMMITTED, Stored.STAGED):
+        return ""
+    has_manifest = any(stat.key.endswith(f"/{name}/{names.MANIFEST}") for stat in objects)
+    return "unfinished checkpoint" if not has_manifest and is_old(objects) else ""
