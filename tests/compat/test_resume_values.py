@@ -17,7 +17,7 @@ from compat_trainables import Count, score
 
 import holdfast
 from holdfast.compat import tune
-from holdfast.compat.resume_setting import parse_resume
+from holdfast.compat.running import parse_resume
 
 pytestmark = pytest.mark.filterwarnings("ignore:tune.run.. takes older spellings:DeprecationWarning")
 HERE = Path(__file__).parent

@@ -1,4 +1,4 @@
-"""One experiment of ``tune.run``: its arguments as settings of today, whether it is resumed, and what is returned."""
+"""One experiment of ``tune.run``: its arguments as settings of today, what ``resume=`` means, and what is returned."""
 
 from __future__ import annotations
 
@@ -8,15 +8,22 @@ import logging
 import os
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import Any, NamedTuple, TextIO
 
 import cloudpickle
 
 from holdfast import tuner as modern
 from holdfast.compat import ray
 from holdfast.compat.reopening import open_again
-from holdfast.compat.resume_setting import Resume, parse_resume
-from holdfast.config import CheckpointConfig, FailureConfig, LocalEngine, RunConfig, SyncConfig, TuneConfig
+from holdfast.config import (
+    CheckpointConfig,
+    FailureConfig,
+    LocalEngine,
+    ResumeConfig,
+    RunConfig,
+    SyncConfig,
+    TuneConfig,
+)
 from holdfast.config.registry import get_trainable, trainable_name
 from holdfast.config.resources import asks_by_config, resources_of, with_exports, with_resources
 from holdfast.controller.experiment import Experiment, create_experiment
@@ -349,3 +356,54 @@ def _ask(run_config: RunConfig, remote: str | None) -> str | None:
 
 def _agrees(question: str) -> bool:
     return input(f"{question} [y/N]: ").strip().lower() in ("y", "yes")
+
+
+WAYS = ("AUTO", "LOCAL", "REMOTE", "PROMPT")
+SUFFIXES = {
+    "ERRORED": {"errored": "resume"},
+    "RESTART_ERRORED": {"errored": "restart"},
+    "ERRORED_ONLY": {"errored": "resume", "unfinished": "skip"},
+    "RESTART_ERRORED_ONLY": {"errored": "restart", "unfinished": "skip"},
+}
+
+
+class Resume(NamedTuple):
+    """Where to resume from, "" begins a new experiment; and what becomes of trials."""
+
+    way: str
+    trials: ResumeConfig
+
+
+def parse_resume(value: Any, config: ResumeConfig | None = None) -> Resume:
+    """Read a value of ``resume``.
+
+    Args:
+        value: False, None, True or a string.
+        config: ``resume_config``, which wins over suffixes.
+
+    Raises:
+        InvalidInputError: There is no such value.
+    """
+    if value is None or value is False:
+        return Resume("", config or ResumeConfig())
+    if value is True:
+        return Resume("AUTO", config or ResumeConfig())
+    if not isinstance(value, str):
+        raise _invalid(value)
+    text = "LOCAL+RESTART_ERRORED_ONLY" if value.upper() == "ERRORED_ONLY" else value.upper()
+    way, *suffixes = text.split("+")
+    trials: dict[str, Any] = {}
+    if way in SUFFIXES:
+        way, suffixes = "AUTO", [way, *suffixes]
+    if way not in WAYS or any(suffix not in SUFFIXES for suffix in suffixes):
+        raise _invalid(value)
+    for suffix in suffixes:
+        trials.update(SUFFIXES[suffix])
+    return Resume(way, config or ResumeConfig(**trials))
+
+
+def _invalid(value: Any) -> InvalidInputError:
+    return InvalidInputError(
+        f"Invalid resume setting: {value!r}. It must be False, True, one of {', '.join(WAYS)}, ERRORED_ONLY, or one of "
+        f"those with suffixes, such as AUTO+ERRORED: {', '.join('+' + name for name in SUFFIXES)}."
+    )
