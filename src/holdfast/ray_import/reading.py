@@ -2,12 +2,14 @@
 
 Owns the files of that format: ``experiment_state-*.json``, ``tuner.pkl`` and what lies in the directories of trials.
 Names in these files are used only if they are names of something directly below the directory, whatever path stands in
-front of them: the directory may have been moved. Must never follow a link, and must never write.
+front of them: the directory may have been moved. What a record of ours could not hold is refused or replaced: Python's
+reader of JSON takes half characters and any depth, the journal neither. Must never follow a link, and must never write.
 """
 
 from __future__ import annotations
 
 import contextlib
+import json
 import math
 import os
 import re
@@ -20,10 +22,10 @@ import xxhash
 from holdfast.core.events import ErrorFacts
 from holdfast.core.retention import Retention
 from holdfast.errors import DamageError, ExperimentNotFoundError, InvalidInputError
+from holdfast.journal.records import MAX_NESTING
 from holdfast.ray_import import inert
 from holdfast.ray_import.configs import plain_config
 from holdfast.ray_import.facts import FINAL, KnownCheckpoint, RayExperiment, RayTrial
-from holdfast.ray_import.jsons import loads
 from holdfast.space.naming import why_no_dirname, why_no_name
 from holdfast.storage.untrusted import kind_of, open_regular, read_regular
 
@@ -416,3 +418,40 @@ def _count(value: Any, least: int) -> int | None:
 def describe(path: Path) -> str:
     """What lies at a path, for a note."""
     return kind_of(path) if os.path.lexists(path) else "not there"
+
+
+MAX_DEPTH = MAX_NESTING // 2
+"""How deep a value may be; what stands around it in a record needs some levels, too."""
+
+_HALF = re.compile(r"\\u[dD][89a-fA-F]|[\ud800-\udfff]")
+
+
+def loads(data: str | bytes) -> Any:
+    """The value of a JSON text; half characters are replaced by "?".
+
+    Raises:
+        ValueError: It is no JSON, or nested too deeply.
+    """
+    text = data if isinstance(data, str) else data.decode(errors="replace")
+    try:
+        value = json.loads(text)
+    except RecursionError:
+        raise ValueError("it is nested too deeply") from None
+    level = [value]
+    for _ in range(MAX_DEPTH):
+        level = [child for node in level for child in _children(node)]
+        if not level:
+            return _whole(value) if _HALF.search(text) else value
+    raise ValueError("it is nested too deeply")
+
+
+def _children(node: Any) -> Any:
+    return node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+
+
+def _whole(node: Any) -> Any:
+    if isinstance(node, str):
+        return node.encode(errors="replace").decode()
+    if isinstance(node, dict):
+        return {_whole(key): _whole(value) for key, value in node.items()}
+    return [_whole(value) for value in node] if isinstance(node, list) else node
