@@ -20,10 +20,9 @@ from holdfast.controller.advice import Advisor
 from holdfast.controller.callback_edge import CallbackEdge
 from holdfast.controller.clock import Clock
 from holdfast.controller.display_edge import DisplayEdge
-from holdfast.controller.error_file_edge import ErrorFileEdge
 from holdfast.controller.history_reader import Past
 from holdfast.controller.loop import JournalWriter
-from holdfast.controller.result_file_edge import ResultFileEdge
+from holdfast.controller.result_file_edge import ErrorFileEdge, ResultFileEdge
 from holdfast.controller.spec import Root
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.core import events as ev

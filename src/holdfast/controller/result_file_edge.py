@@ -1,7 +1,9 @@
-"""Result files of a run: written behind the loop, repaired when an experiment is opened, waited for at its end.
+"""Files of a run beside its journal: result files, and ``error.txt`` and ``error.pkl`` of trials that have failed.
 
-Owns how long files are waited for, and which files others than our own loggers have written. Everything here is a
-projection of the journal: losing it loses nothing. Must never wait for a disk in the loop's thread before the end.
+They are written behind the loop, repaired when an experiment is opened, and waited for at its end. Owns how long files
+are waited for, which files others than our own loggers have written, and the pickled exceptions on their way from a
+worker to their files. Everything in these files is a projection of the journal: losing it loses nothing. Must never
+wait for a disk in the loop's thread before the end, and never load an exception or put one into the journal.
 """
 
 from __future__ import annotations
@@ -9,16 +11,17 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterable, Sequence
-from functools import partial
+from functools import cache, partial
 from typing import Any
 
 from holdfast.callbacks.file_writer import FileWriter
-from holdfast.callbacks.loggers import FileLogger
+from holdfast.callbacks.loggers import ErrorFiles, FileLogger
 from holdfast.callbacks.policy_log import PolicyLog
 from holdfast.controller.file_sync import files_since
 from holdfast.controller.history_reader import Past
 from holdfast.controller.spec import Root
 from holdfast.core import events as ev
+from holdfast.core import observations as ob
 from holdfast.core.state import State
 from holdfast.journal.records import read_events
 from holdfast.views.trials import TrialList, TrialView
@@ -151,3 +154,49 @@ class ResultFileEdge:
     def close(self) -> None:
         """Stop writing, whatever is left."""
         self._writer.close(0.0 if self._gave_up else CLOSE_S)
+
+
+class ErrorFileEdge:
+    """Writes down how trials fail.
+
+    Args:
+        files: What writes them.
+        trials: Whose they are.
+        history: How trials have failed before.
+
+    Attributes:
+        failure: The first trial that ended in ERROR and its pickled exception, for ``fail_fast="raise"``.
+    """
+
+    def __init__(self, files: ErrorFiles, trials: TrialList, history: Past) -> None:
+        self._files = files
+        self._trials = trials
+        self._history = history
+        self._pickled: dict[int, bytes] = {}
+        self.failure: tuple[int, bytes] | None = None
+
+    def raised(self, observation: ob.Raised) -> None:
+        """Keep the exception until its failure is fact."""
+        if observation.pickled:
+            self._pickled[observation.n] = observation.pickled
+
+    def attempt_failed(self, event: ev.AttemptFailed) -> None:
+        """An attempt has failed, and the trial is tried again."""
+        self._write(event, self._pickled.pop(event.n, b""))
+
+    def trial_errored(self, event: ev.TrialErrored) -> None:
+        """A trial has ended with a failure."""
+        pickled = self._pickled.pop(event.n, b"")
+        self.failure = self.failure or (event.n, pickled)
+        self._write(event, pickled)
+
+    def _write(self, event: ev.AttemptFailed | ev.TrialErrored, pickled: bytes) -> None:
+        self._files.failed(self._trials[event.n], event.at, event.error, pickled)
+
+    def repair(self, numbers: Iterable[int]) -> None:
+        """Give files the failures that they lack; the journal is read once for all, if any lacks something."""
+        trials = map(self._trials.__getitem__, numbers)
+        failed = [trial for trial in trials if trial.num_failures]
+        failures = cache(lambda: self._history.failures_of({trial.record.n for trial in failed}))
+        for trial in failed:
+            self._files.sync(trial, partial(lambda n: failures()[n], trial.record.n))
