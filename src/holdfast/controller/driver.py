@@ -26,7 +26,6 @@ from holdfast.controller.backends import JobContext, close_journal
 from holdfast.controller.clock import RealClock
 from holdfast.controller.experiment import Experiment, check_settings, check_unchanged, keep_replacements
 from holdfast.controller.experiment_info import make_info
-from holdfast.controller.feasibility import ResourceWatch
 from holdfast.controller.history_reader import Past
 from holdfast.controller.lifecycle import LEAVING, OPENING, STARTING, DriverLife
 from holdfast.controller.loop import Controller, Edges, JournalWriter
@@ -40,7 +39,7 @@ from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import sole_use
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.trial_setup import TrialSetup
-from holdfast.controller.watches import Watches
+from holdfast.controller.watches import ResourceWatch, Watches
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.metric_advice import CONFIG
