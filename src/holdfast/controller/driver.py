@@ -24,8 +24,7 @@ from holdfast.controller.algorithms import Algorithms, copied
 from holdfast.controller.backend_choice import backend_of
 from holdfast.controller.backends import JobContext, close_journal
 from holdfast.controller.clock import RealClock
-from holdfast.controller.experiment import Experiment, check_settings, check_unchanged, keep_replacements
-from holdfast.controller.experiment_info import make_info
+from holdfast.controller.experiment import Experiment, check_settings, check_unchanged, keep_replacements, make_info
 from holdfast.controller.history_reader import Past
 from holdfast.controller.lifecycle import LEAVING, OPENING, STARTING, DriverLife
 from holdfast.controller.loop import Controller, Edges, JournalWriter

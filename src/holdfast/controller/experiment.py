@@ -50,6 +50,7 @@ from holdfast.trainable.pickling import (
     load_objects,
 )
 from holdfast.trainable.sealed import digest_of
+from holdfast.views.trials import ExperimentInfo
 
 MAX_NAME_TRIES = 10_000
 PLANNERS = ("random", "variant_generator")
@@ -425,3 +426,25 @@ def keep_replacements(experiment: Experiment, epoch: int) -> None:
     if experiment.replacements and experiment.root.remote is not None:
         experiment.root.remote.send_objects(experiment.root)
     experiment.replacements.clear()
+
+
+def make_info(experiment: Experiment) -> ExperimentInfo:
+    """What callbacks, results and displays need to know about the experiment."""
+    spec = experiment.spec
+    return ExperimentInfo(
+        root=experiment.root.path,
+        url="" if experiment.root.remote is None else experiment.root.remote.url,
+        filesystem=None if experiment.root.remote is None else experiment.root.remote.filesystem,
+        name=spec.name,
+        trainable_name=spec.trainable,
+        is_class=spec.is_class,
+        metric=spec.metric,
+        mode=spec.mode,
+        num_samples=spec.num_samples,
+        total_samples=spec.total,
+        stop=experiment.settings.run_config.stop,
+        objects=experiment.objects,
+        may_unpickle=True,
+        max_identifier_len=spec.max_identifier_len,
+        utc_offset_s=spec.utc_offset_s,
+    )
