@@ -17,7 +17,7 @@ from roots import RootWriter
 
 import holdfast as tune
 from holdfast.cli.log_reader import LogReader
-from holdfast.controller.log_uploads import LogUploads
+from holdfast.controller.file_sync import LogUploads
 from holdfast.storage.trial_logs import FOLDER, OLDER, STREAMS, make_head, settle, shorten
 
 Command = Callable[..., Any]

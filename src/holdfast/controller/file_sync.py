@@ -1,9 +1,13 @@
-"""Result files of an experiment in a store: uploaded now and then, and at the end.
+"""Files of an experiment in a store besides journal and checkpoints: result files and logs, uploaded now and then.
 
-They are projections of the journal, so losing the last minutes of them loses nothing. They must not replace those of a
-driver that has taken over, which `FencedUploads` sees to. Owns a thread and what has changed; looks for files itself
-only once, for those that a driver before it wrote and did not upload, and for artifacts that the user wants to have
-uploaded.
+Result files are projections of the journal, so losing the last minutes of them loses nothing. They must not replace
+those of a driver that has taken over, which `FencedUploads` sees to. Logs are in a place of each driver's own
+(``.holdfast/logs/e<epoch>/``): a driver on another machine does not have what the one before it kept, and must not put
+its own in the place of that. Whoever reads them puts them together.
+
+Owns a thread, what has changed, and copies of logs that are still printed to, because what changes cannot be uploaded.
+Looks for result files itself only once, for those that a driver before it wrote and did not upload, and for artifacts
+that the user wants to have uploaded. Must never touch a log.
 """
 
 from __future__ import annotations
@@ -11,6 +15,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterable
@@ -19,6 +24,7 @@ from holdfast.callbacks.result_files import is_of_experiment, is_of_trial
 from holdfast.checkpoints import names
 from holdfast.controller.fenced_uploads import FencedUploads
 from holdfast.errors import StorageError, StoreDeniedError, StoreUnreachableError
+from holdfast.storage import trial_logs
 from holdfast.storage.store import Sending, Store
 
 logger = logging.getLogger("holdfast")
@@ -237,3 +243,55 @@ def files_since(root: str | os.PathLike[str], began: float) -> Iterable[str]:
             with contextlib.suppress(OSError):
                 if not name.startswith(".") and os.lstat(path).st_mtime >= began - CLOCK_STEP_S:
                     yield path
+
+
+COPIES = ".sending"
+
+
+class LogUploads:
+    """Says what has changed in the logs below ``root`` since the last time.
+
+    Args:
+        root: The mirror.
+        epoch: Of the driver.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], epoch: int) -> None:
+        self._folder = os.path.join(root, trial_logs.FOLDER)
+        self._prefix = f"{trial_logs.FOLDER}/e{epoch}"
+        self._sent: dict[str, tuple[int, int]] = {}
+
+    def changed(self) -> list[Sending]:
+        """Files to upload; each is named once for each change."""
+        found = []
+        with contextlib.suppress(OSError), os.scandir(self._folder) as entries:
+            for entry in sorted(entries, key=lambda entry: entry.name):
+                with contextlib.suppress(OSError):
+                    if (path := self._to_send(entry)) is not None:
+                        found.append(Sending(path, f"{self._prefix}/{entry.name}"))
+        return found
+
+    def _to_send(self, entry: os.DirEntry[str]) -> str | None:
+        name = entry.name
+        ours = name.endswith((".log", ".log" + trial_logs.OLDER)) or name == trial_logs.STREAMS
+        if not ours or name == "nanny.log" or not entry.is_file(follow_symlinks=False):
+            return None
+        facts = entry.stat(follow_symlinks=False)
+        mark = (facts.st_size, facts.st_mtime_ns)
+        printing = trial_logs.is_worker_log(name.removesuffix(trial_logs.OLDER))
+        if self._sent.get(name) == mark or (printing and facts.st_size <= trial_logs.HEAD_BYTES):
+            return None
+        self._sent[name] = mark
+        return self._copied(entry) if printing else entry.path
+
+    def _copied(self, entry: os.DirEntry[str]) -> str:
+        copies = os.path.join(self._folder, COPIES)
+        os.makedirs(copies, exist_ok=True)
+        path = os.path.join(copies, entry.name)
+        with os.fdopen(trial_logs.open_log(entry.path), "rb") as source, open(path, "wb") as target:
+            shutil.copyfileobj(source, target, trial_logs.COPY_BYTES)
+        return path
+
+    def close(self) -> None:
+        """Remove the copies."""
+        shutil.rmtree(os.path.join(self._folder, COPIES), ignore_errors=True)

@@ -19,8 +19,7 @@ from holdfast.checkpoints.remote_jobs import RemoteJobPerformer
 from holdfast.config import SyncConfig
 from holdfast.controller.backends import CheckpointJobs, Durability, JobContext
 from holdfast.controller.evidence import Known, records_lost, unknown_checkpoints, unknown_in_store
-from holdfast.controller.file_sync import FileSync
-from holdfast.controller.log_uploads import LogUploads
+from holdfast.controller.file_sync import FileSync, LogUploads
 from holdfast.controller.remote_checkpoint_jobs import RemoteCheckpointJobEdge, most_uncommitted
 from holdfast.controller.remote_experiment import SPEC, mirrored_in
 from holdfast.controller.shipped_journal import (
