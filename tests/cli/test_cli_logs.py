@@ -16,7 +16,7 @@ import pytest
 from roots import RootWriter
 
 import holdfast as tune
-from holdfast.cli.log_reader import LogReader
+from holdfast.cli.logs import LogReader
 from holdfast.controller.file_sync import LogUploads
 from holdfast.storage.trial_logs import FOLDER, OLDER, STREAMS, make_head, settle, shorten
 
