@@ -39,7 +39,7 @@ from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.address import parse
 from holdfast.storage.local import TEMP_PREFIX
 from holdfast.storage.probe import PROBE_PREFIX
-from holdfast.storage.store import Stat, Store
+from holdfast.storage.store import Stat
 from holdfast.views.trials import trial_dirname
 
 YOUNG_S = 24 * 3600.0
@@ -206,56 +206,18 @@ def _find_remote(remote: Remote, young_s: float) -> list[_Find]:
     root = Root(restored.root, remote=remote)
     refuse_live(remote.url, holder(root.path), "cleaned up")
     history = read_history(root)
-    finds = [_spent(remote, spent) for spent in find_in_store(store, history, young_s)]
+    finds = list(_in_store(remote, history, young_s))
     if is_mirrored and root.path == mirror.path:
         finds += [*_in_trials(history, young_s, keep_copies=True), *_in_private(root, young_s)]
     return [*finds, *_beside_mirror(mirror.path, young_s)]
 
 
-def _spent(remote: Remote, spent: Spent) -> _Find:
-    return _Find(Removed(spent.what, remote.below(spent.key).url, spent.bytes), lambda: spent.remove(remote.store))
+def _in_store(remote: Remote, history: History, young_s: float) -> Iterator[_Find]:
+    """What can go, by a listing of the whole experiment, whose journal nobody may be writing.
 
-
-def _beside_mirror(mirror: Path, young_s: float) -> Iterator[_Find]:
-    """Histories that were set aside, mirrors of experiments that were here before, views, and scratch."""
-    aside = f"{PRIVATE}.superseded-"
-    beside = (f"{mirror.name}.superseded-", scratch_directories.PREFIX)
-    found = [entry for entry in _entries(mirror) if entry.name.startswith((aside, ".holdfast.hydrating-"))]
-    found += [
-        entry
-        for entry in _entries(mirror.parent)
-        if entry.name.startswith(beside) or entry.name == f"{mirror.name}.view"
-    ]
-    for entry in found:
-        path = Path(entry.path)
-        if entry.is_dir(follow_symlinks=False) and _age(path) >= young_s:
-            yield _find("leftover of a mirror", path, lambda path=path: remove_tree(str(path)))  # type: ignore[misc]
-
-
-class Spent(NamedTuple):
-    """Objects that can go."""
-
-    what: str
-    key: str
-    bytes: int
-    is_checkpoint: bool
-
-    def remove(self, store: Store) -> None:
-        """Delete them; the manifest of a checkpoint first."""
-        if self.is_checkpoint:
-            delete_remote(store, self.key)
-        else:
-            store.delete([self.key])
-
-
-def find_in_store(store: Store, history: History, young_s: float) -> Iterator[Spent]:
-    """What can go, by a listing of the whole experiment.
-
-    Args:
-        store: The experiment's address.
-        history: What its journal says; nobody may be writing it.
-        young_s: What is younger, by the store's newest time stamp, stays if somebody could be just making it.
+    What is younger than ``young_s``, by the store's newest time stamp, stays if somebody could be just making it.
     """
+    store = remote.store
     listed = store.list("")
     # The newest object's time is the store's clock, or a little before it: things only look younger than they are.
     now = max((stat.modified for stat in listed), default=0.0)
@@ -266,13 +228,16 @@ def find_in_store(store: Store, history: History, young_s: float) -> Iterator[Sp
         name, slash, _ = rest.partition("/")
         if stat.key.startswith((CLOCK, PROBE_PREFIX)):
             if now - stat.modified >= young_s:
-                yield Spent("left by a test of the store", stat.key, stat.size, False)
+                removed = Removed("left by a test of the store", remote.below(stat.key).url, stat.size)
+                yield _Find(removed, partial(store.delete, [stat.key]))
         elif slash and folder in trials and names.index_of(name) is not None:
             checkpoints.setdefault((folder, name), []).append(stat)
     for (folder, name), objects in checkpoints.items():
         what = _why(trials[folder], name, objects, partial(_is_old, now, young_s))
         if what:
-            yield Spent(what, f"{folder}/{name}", sum(stat.size for stat in objects), True)
+            key = f"{folder}/{name}"
+            removed = Removed(what, remote.below(key).url, sum(stat.size for stat in objects))
+            yield _Find(removed, partial(delete_remote, store, key))  # the manifest first
 
 
 def _is_old(now: float, young_s: float, objects: list[Stat]) -> bool:
@@ -292,3 +257,19 @@ def _why(trial: Trial, name: str, objects: list[Stat], is_old: partial[bool]) ->
         return ""
     has_manifest = any(stat.key.endswith(f"/{name}/{names.MANIFEST}") for stat in objects)
     return "unfinished checkpoint" if not has_manifest and is_old(objects) else ""
+
+
+def _beside_mirror(mirror: Path, young_s: float) -> Iterator[_Find]:
+    """Histories that were set aside, mirrors of experiments that were here before, views, and scratch."""
+    aside = f"{PRIVATE}.superseded-"
+    beside = (f"{mirror.name}.superseded-", scratch_directories.PREFIX)
+    found = [entry for entry in _entries(mirror) if entry.name.startswith((aside, ".holdfast.hydrating-"))]
+    found += [
+        entry
+        for entry in _entries(mirror.parent)
+        if entry.name.startswith(beside) or entry.name == f"{mirror.name}.view"
+    ]
+    for entry in found:
+        path = Path(entry.path)
+        if entry.is_dir(follow_symlinks=False) and _age(path) >= young_s:
+            yield _find("leftover of a mirror", path, lambda path=path: remove_tree(str(path)))  # type: ignore[misc]
