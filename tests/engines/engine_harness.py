@@ -16,11 +16,13 @@ from holdfast.config import LocalEngine
 from holdfast.core.observations import Joined, Report
 from holdfast.engines import process_tree
 from holdfast.engines.local_engine import LocalProcessEngine
+from holdfast.engines.nanny import BURIAL_S
 from holdfast.storage.trial_logs import OLDER, is_note, log_name
 from holdfast.testing.engine_contract import DEADLINE_S, ContractDriver, make_run, make_setup
 
 HERE = str(Path(__file__).parent)
 T = TypeVar("T")
+LOOK_S = 0.005
 
 
 class LocalDriver(ContractDriver):
@@ -73,13 +75,32 @@ def wait_until(condition: Callable[[], T], what: str, limit_s: float = DEADLINE_
     deadline = time.monotonic() + limit_s
     while not (result := condition()):
         assert time.monotonic() < deadline, f"did not happen within {limit_s} s: {what}"
-        time.sleep(0.005)
+        time.sleep(LOOK_S)
     return result
+
+
+def wait_promptly(condition: Callable[[], object], what: str, limit_s: float) -> None:
+    """Wait for what was promised within a time, counted in looks: a machine that stands still does not use it up."""
+    for _ in range(round(limit_s / LOOK_S)):
+        if condition():
+            return
+        time.sleep(LOOK_S)
+    raise AssertionError(f"did not happen within {limit_s} s: {what}")
 
 
 def gone(pids: list[int]) -> bool:
     """Whether none of these processes runs."""
     return not any(map(process_tree.is_running, pids))
+
+
+def check_buried(pids: list[int], since: float) -> None:
+    """An end is told when nothing is left of the worker, or when its nanny has waited for that long enough.
+
+    A killed process needs a core to end on; on a machine without a free one it may take longer than the nanny waits.
+    """
+    if not gone(pids):
+        assert time.monotonic() - since >= BURIAL_S, "told before the processes were gone"
+        wait_until(lambda: gone(pids), "killed processes end")
 
 
 def open_fds() -> set[str]:

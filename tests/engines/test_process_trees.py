@@ -8,11 +8,12 @@ import subprocess
 import sys
 import textwrap
 import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from engine_harness import HERE, LocalDriver, gone, open_fds, wait_until
+from engine_harness import HERE, LocalDriver, check_buried, gone, open_fds, wait_promptly, wait_until
 
 from holdfast.core.events import Cause
 from holdfast.core.observations import Died, Joined, Returned
@@ -71,17 +72,19 @@ def family(driver: LocalDriver, n: int) -> list[int]:
 def test_halt_takes_the_whole_family(drive: Drive, start: str) -> None:
     driver = drive(start=start)
     pids = family(driver, 0)
+    halted_at = time.monotonic()
     driver.engine.halt(0, 1, 0.0)
     assert isinstance(driver.end_of(0), Died)
-    assert gone(pids)
+    check_buried(pids, halted_at)
 
 
 def test_a_worker_that_dies_takes_its_family_along(drive: Drive) -> None:
     driver = drive()
     pids = family(driver, 0)
+    killed_at = time.monotonic()
     os.kill(pids[0], signal.SIGKILL)
     assert isinstance(driver.end_of(0), Died)
-    assert gone(pids)
+    check_buried(pids, killed_at)
 
 
 def test_the_end_of_one_worker_leaves_the_daemons_of_others_alone(drive: Drive) -> None:
@@ -190,7 +193,7 @@ def test_a_nanny_that_is_still_importing_does_not_outlive_its_driver(tmp_path: P
         nanny = int(process.stdout.readline())
         wait_until((tmp_path / "importing").exists, "the import has begun")
         process.kill()
-    wait_until(lambda: gone([nanny]), "the nanny is gone", limit_s=2.0)
+    wait_promptly(lambda: gone([nanny]), "the nanny is gone", 2.0)
 
 
 DRIVER = """
@@ -225,13 +228,13 @@ def kill_a_driver(directory: Path, start: str = "fork", extra: str = "") -> list
 @pytest.mark.parametrize("start", ["fork", "spawn"])
 def test_nothing_outlives_a_killed_driver_by_two_seconds(tmp_path: Path, start: str) -> None:
     pids = kill_a_driver(tmp_path, start)
-    wait_until(lambda: gone(pids), "all descendants gone", limit_s=2.0)
+    wait_promptly(lambda: gone(pids), "all descendants gone", 2.0)
 
 
 def test_a_fork_of_the_driver_that_holds_the_sockets_open_keeps_nothing_alive(tmp_path: Path) -> None:
     pids = kill_a_driver(tmp_path, extra="pids.insert(0, os.fork() or time.sleep(1000))")
     try:
-        wait_until(lambda: gone(pids[1:]), "all descendants gone", limit_s=2.0)
+        wait_promptly(lambda: gone(pids[1:]), "all descendants gone", 2.0)
         assert process_tree.is_running(pids[0])
     finally:
         os.kill(pids[0], signal.SIGKILL)

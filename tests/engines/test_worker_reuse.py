@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import pytest
-from engine_harness import LocalDriver, gone
+from engine_harness import LocalDriver, check_buried, gone
 
 from holdfast.core.observations import Died, Raised, Returned, Stopped
 from holdfast.engines import worker_pool
@@ -56,8 +57,9 @@ def test_processes_that_a_trial_leaves_are_gone_when_its_end_is_told(drive: Driv
         daemon = subprocess.Popen(["sleep", "1000"], start_new_session=True)
         report(pids=[child.pid, daemon.pid])
     """
+    began = time.monotonic()
     assert isinstance(driver.ran(0, code), Returned)
-    assert gone([*driver.metrics(0)["pids"], driver.pid_of(0)])
+    check_buried([*driver.metrics(0)["pids"], driver.pid_of(0)], began)
     assert isinstance(driver.ran(1, "report()"), Returned)
 
 
