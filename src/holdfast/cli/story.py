@@ -1,7 +1,7 @@
-"""What happened, in plain sentences: one pass over the journal, in which every event keeps its time and its cause.
+"""What happened, in plain sentences: one pass over the journal, which is folded on the way.
 
-Owns the wording of events. Long runs of reports and saves are told in one sentence. Must never decide anything: the
-story is a filter of the facts.
+Few events carry their cause; of the others, the state before them tells it. Owns the wording of events. Long runs of
+reports and saves are told in one sentence. Must never decide anything.
 """
 
 from __future__ import annotations

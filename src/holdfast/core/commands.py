@@ -1,4 +1,7 @@
-"""Commands: what an edge must do. Never journaled; each can be recomputed from state and is idempotent.
+"""Commands: what an edge must do. Never journaled, and idempotent.
+
+A command that was lost with its driver is not looked for: the next driver decides from the state what is still to be
+done, and `resuming` and `plan` emit it again.
 
 ``GATED`` commands may leave the process only when the journal is fsynced up to the events that caused them (I3); for
 the others the journal's ``write`` is enough (I1).

@@ -1,4 +1,6 @@
-"""The one place where state changes: a table of legal transitions, and the fold.
+"""The one place where facts change the state: a table of legal transitions, and the fold.
+
+What a driver knows for the moment only (`DriverMemory`) is changed by the modules that decide, too.
 
 ``TRANSITIONS[(status, event type)] -> status``. A missing key is illegal and raises with the trial's facts. The diagram
 in the docs is generated from this table.
