@@ -32,6 +32,7 @@ from holdfast.engines.spin_wait import SpinWait
 from holdfast.storage.framing import READ_BYTES
 from holdfast.trainable.worker_messages import (
     FRAMING,
+    Encoded,
     Quit,
     Run,
     Setup,
@@ -83,7 +84,7 @@ class SocketChannel:
         self._arrived.insert(0, first)
         return setup
 
-    def send(self, *messages: WorkerMessage) -> None:
+    def send(self, *messages: WorkerMessage | Encoded) -> None:
         self._refuse_forks()
         words: list[Any] = [*messages]
         if isinstance(messages[-1], _ATTEMPT_ENDS):

@@ -24,7 +24,17 @@ from holdfast.storage.address import join_address
 from holdfast.trainable.failures import is_full, message_of
 from holdfast.trainable.metrics import plain_metrics, shortened
 from holdfast.trainable.spool_writer import BRISK_S, MAX_SPOOL_BYTES, Spool, SpoolOwner
-from holdfast.trainable.worker_messages import Channel, Decision, Quit, Run, SaveRequest, Setup, ToWorker, frame
+from holdfast.trainable.worker_messages import (
+    Channel,
+    Decision,
+    Encoded,
+    Quit,
+    Run,
+    SaveRequest,
+    Setup,
+    ToWorker,
+    encoded,
+)
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.checkpoint import Checkpoint
@@ -83,7 +93,7 @@ class Session:
         self._thread = threading.get_ident()
         # Threads that an earlier trial of this process left behind must not report into this one.
         self._strangers = frozenset(threading.enumerate()) - {threading.current_thread()}
-        self.unsent: tuple[Report, ...] = ()  # a final report, sent together with how the attempt ended
+        self.unsent: tuple[Encoded, ...] = ()  # a final report, sent together with how the attempt ended
         self._made_stage: Stage | None = None
         self._handed_out: list[str] = []
         self._offered: str | None = None  # from a finished ``checkpoint_dir()``; belongs to the next report
@@ -125,11 +135,10 @@ class Session:
         if spool is None or metrics.keys() != self._names.keys() or metrics.get("done") is True:
             return False
         run, ordinal = self.run, self._ordinal + 1
-        report = Report(run.n, run.attempt, self.setup.worker, ordinal, dt, metrics)
-        frame(report)  # one that is too large must show before it counts
-        try:
+        report = encoded(Report(run.n, run.attempt, self.setup.worker, ordinal, dt, metrics))
+        try:  # not before: a report that is too large must show before it counts
             self._ordinal = ordinal
-            if not spool.add(report):
+            if not spool.add(ordinal, report.payload):
                 self._ordinal = ordinal - 1
                 self._stay()
                 return False
@@ -191,15 +200,13 @@ class Session:
             self._ordinal += 1
             run, dt = self.run, time.monotonic() - self._reported_at
             report = Report(run.n, run.attempt, self.setup.worker, self._ordinal, dt, plain, sealed, True)
-            frame(report)  # a result that is too large is the trainable's error, so it must show now
-            self.unsent = (report,)
+            self.unsent = (encoded(report),)  # now: a result that is too large is the trainable's error
 
     def exchange(self, metrics: dict[str, Any], dt: float, sealed: SealedStage | None) -> Decision:
         """Send a report and wait for what the driver decides."""
         run, ordinal = self.run, self._ordinal + 1
-        report = Report(run.n, run.attempt, self.setup.worker, ordinal, dt, metrics, sealed)
-        frame(report)  # one that is too large must show before it counts, and the user may try again
-        try:
+        report = encoded(Report(run.n, run.attempt, self.setup.worker, ordinal, dt, metrics, sealed))
+        try:  # not before: a report that is too large must show before it counts, and the user may try again
             self._ordinal = ordinal
             self.send(report)
             self._asked = ordinal
@@ -224,7 +231,7 @@ class Session:
         """Send a checkpoint that belongs to the last report."""
         self.send(Saved(self.run.n, self.run.attempt, self.setup.worker, sealed, self._ordinal))
 
-    def send(self, message: WorkerMessage) -> None:
+    def send(self, message: WorkerMessage | Encoded) -> None:
         """Send, or unwind if the driver is gone."""
         try:
             if self._hints:

@@ -34,7 +34,6 @@ MAX_SPOOL_BYTES = 1024 * 1024
 """A spool of this size waits until everything in it has arrived, and begins anew."""
 
 _NAME = re.compile(r"(\d+)-(\d+)-(\d+)\.hfr")
-_encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(Report).decode
 
 
@@ -71,15 +70,15 @@ class Spool:
         self._path = spool_path(root, owner)
         self._fd = -1
 
-    def add(self, report: Report) -> bool:
-        """Keep a report; False if it may be kept or not: then nothing must be added any more.
+    def add(self, ordinal: int, report: bytes) -> bool:
+        """Keep an encoded report; False if it may be kept or not: then nothing must be added any more.
 
         Durability:
             It survives the death of every process when this returns True; not a power cut.
         """
-        record = encode_frames(report.ordinal, [_encode(report)])
+        record = encode_frames(ordinal, [report])
         if not self.size:
-            first = _Header(self._owner, report.ordinal)
+            first = _Header(self._owner, ordinal)
             record = encode_header(msgspec.json.encode(first) + b"\n") + record
         try:
             if self._fd < 0:

@@ -6,7 +6,7 @@ actor calls (Ray); must never know which.
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Union
+from typing import Any, NamedTuple, Protocol, Union
 
 import msgspec
 
@@ -90,7 +90,7 @@ _to_worker = msgspec.msgpack.Decoder(ToWorker)
 class Channel(Protocol):
     """A worker's end of the wire. ``receive`` blocks; it raises ``EOFError`` when the driver is gone."""
 
-    def send(self, *messages: WorkerMessage) -> None: ...
+    def send(self, *messages: WorkerMessage | Encoded) -> None: ...
 
     def receive(self) -> ToWorker: ...
 
@@ -99,10 +99,28 @@ class Channel(Protocol):
         ...
 
 
+class Encoded(NamedTuple):
+    """A message that was encoded before it is sent, to learn that it can be.
+
+    Attributes:
+        payload: The message as msgpack.
+        data: The payload as it goes over the wire.
+    """
+
+    payload: bytes
+    data: bytes
+
+
 def frame(message: Any) -> bytes:
     """One message, ready to be sent."""
+    return message.data if type(message) is Encoded else encoded(message).data
+
+
+def encoded(message: Any) -> Encoded:
+    """Encode a message once for all who need its bytes. Raises ``ValueError`` if it is too large to be sent."""
     try:
-        return _encode_frame(_encoder.encode(message))
+        payload = _encoder.encode(message)
+        return Encoded(payload, _encode_frame(payload))
     except FrameTooLargeError as error:
         raise ValueError(
             f"{error}; large values belong in a checkpoint or in tune.with_parameters(), not in metrics or config"
