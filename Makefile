@@ -4,8 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 QUIETLY := --quiet --disable-pip-version-check
 PIP := $(BIN)/python -m pip $(QUIETLY)
-# One process for each core, at most eight: each starts the servers that its tests need.
-JOBS ?= $(shell n=$$(nproc); echo $$((n < 8 ? n : 8)))
+# Two processes for each core, at most eight: half of the time a test waits for processes, servers and disks.
+JOBS ?= $(shell n=$$(($$(nproc) * 2)); echo $$((n < 8 ? n : 8)))
 LANES := -n $(JOBS) --dist worksteal --timeout 300
 PYTEST := $(BIN)/python -m pytest $(LANES)
 HEBO := $(VENV)/hebo
