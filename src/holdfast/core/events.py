@@ -325,3 +325,36 @@ decode: Callable[[bytes | memoryview], AnyEvent] = _decoder.decode
 
 def _refuse_extension(code: int) -> Any:
     raise ValueError(f"an extension of type {code}, which no event holds")
+
+
+def _spelled(kind: type[Event]) -> bytes:
+    tag = str(kind.__struct_config__.tag).encode()
+    return bytes([0xA0 | len(tag)]) + tag  # a short text, as msgpack spells it
+
+
+_ABOUT_ONE_TRIAL = frozenset(
+    _spelled(kind)
+    for kind in AnyEvent.__args__  # type: ignore[attr-defined]
+    if kind.__struct_fields__[1:2] == ("n",) and kind not in (TrialStarted, TrialReconfigured)  # they may name others
+)
+_FLOAT = 0xCB
+_NUMBER_SIZES = {0xCC: 1, 0xCD: 2, 0xCE: 4, 0xCF: 8}
+
+
+def subject(payload: bytes) -> int | None:
+    """The one trial that a payload is about, by its first bytes alone; None if that takes decoding it.
+
+    A payload is the list [tag, at, n, ...]. Whoever looks for one trial among many pays for this, however large the
+    metrics of the others are.
+    """
+    try:
+        end = 2 + (payload[1] & 0x1F)
+        if payload[end] != _FLOAT or payload[1:end] not in _ABOUT_ONE_TRIAL:
+            return None
+        first = payload[end + 9]
+    except IndexError:
+        return None
+    if first < 0x80:
+        return first
+    size = _NUMBER_SIZES.get(first)
+    return None if size is None else int.from_bytes(payload[end + 10 : end + 10 + size])

@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core.changed_settings import ChangedSettings
-from holdfast.core.events import ErrorFacts
+from holdfast.core.events import ErrorFacts, TrialCreated
 
 
 class Status:
@@ -166,6 +166,22 @@ class Trial(msgspec.Struct, array_like=True):
     @property
     def staging(self) -> bool:
         return self.uncommitted > 0
+
+
+def new_trial(event: TrialCreated) -> Trial:
+    """The trial that an event creates."""
+    return Trial(
+        n=event.n,
+        id=event.id,
+        config=event.config,
+        tag=event.tag,
+        params=event.params,
+        mark=event.mark,
+        request=event.request,
+        name=event.name,
+        dirname=event.dirname,
+        created_at=event.at,
+    )
 
 
 UNIT = 10_000  # resources are counted in integers, so that 10 x 0.1 is 1

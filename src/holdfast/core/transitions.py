@@ -15,7 +15,7 @@ from typing import Any, TypeGuard
 from holdfast.core import events as ev
 from holdfast.core.changed_settings import STOPPED, settings_changed
 from holdfast.core.retention import Retention
-from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, units
+from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, new_trial, units
 from holdfast.core.workers import forget_workers, move_to_worker, name_worker, worker_joined
 from holdfast.errors import IllegalTransitionError
 
@@ -140,18 +140,7 @@ def _epoch_started(state: State, event: ev.EpochStarted, _: Retention) -> None:
 
 
 def _trial_created(state: State, event: ev.TrialCreated, _: Retention) -> None:
-    trial = Trial(
-        n=event.n,
-        id=event.id,
-        config=event.config,
-        tag=event.tag,
-        params=event.params,
-        mark=event.mark,
-        request=event.request,
-        name=event.name,
-        dirname=event.dirname,
-        created_at=event.at,
-    )
+    trial = new_trial(event)
     if event.n != len(state.trials) or event.id in state.by_id:
         raise IllegalTransitionError(f"trial {event.id} was created as number {event.n}, expected {len(state.trials)}")
     if state.trials and state.uniform and trial.request != state.trials[0].request:

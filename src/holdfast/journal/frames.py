@@ -141,6 +141,25 @@ def scan(buffer: bytes, first_seq: int, start: int = 0, end: int | None = None) 
     return Scan(payloads, offset, seq, last)
 
 
+def payload_at(buffer: bytes, offset: int, seq: int) -> bytes | None:
+    """Return the payload of the frame at ``offset``, if that is record ``seq`` and all of it is there."""
+    if offset + FRAME_OVERHEAD > len(buffer):
+        return None
+    magic, low, size, crc = _unpack(buffer, offset)
+    body = offset + FRAME_OVERHEAD
+    payload = buffer[body : body + size]
+    if magic != _RECORD or low != seq & 0xFFFF or len(payload) != size or crc32(payload, seq) != crc:
+        return None
+    return payload
+
+
+def frame_end(buffer: bytes, offset: int) -> int:
+    """Return where the frame at ``offset`` ends, by its header; ``offset`` if not even that is there."""
+    if offset + FRAME_OVERHEAD > len(buffer):
+        return offset
+    return offset + FRAME_OVERHEAD + int(_unpack(buffer, offset)[2])
+
+
 def classify_tail(buffer: bytes, offset: int, seq: int, end: int | None = None) -> Tail | None:
     """Judge the bytes behind the last good frame.
 

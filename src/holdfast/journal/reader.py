@@ -56,6 +56,22 @@ class LinkContents(NamedTuple):
     damage: JournalDamagedError | None
 
 
+class SegmentPart(NamedTuple):
+    """The good records of one segment, from where the reading began.
+
+    Attributes:
+        file: File name of the segment.
+        start: Where the first of them begins.
+        seq: Its number.
+        payloads: Their payloads, in order.
+    """
+
+    file: str
+    start: int
+    seq: int
+    payloads: list[bytes]
+
+
 class JournalContents:
     """The records behind a position; iterate once for pairs of number and payload.
 
@@ -80,13 +96,18 @@ class JournalContents:
             self.torn = TornTail(stumps[0].name.file, 0, stumps[0].size)
 
     def __iter__(self) -> Iterator[tuple[int, bytes]]:
+        for part in self.parts():
+            yield from zip(count(part.seq), part.payloads, strict=False)
+
+    def parts(self) -> Iterator[SegmentPart]:
+        """The same records, segment by segment, and where they stand. Iterate over one or the other."""
         last: bytes | None = None
         for index, link in enumerate(self._links):
             start, seq = link.body, link.name.first_seq
             if link.name.file == self.position.segment:
                 start, seq = self.position.offset, self.position.next_seq
             part = read_link(self._root, self._disk, self._links[index:], start, seq)
-            yield from zip(count(seq), part.found.payloads, strict=False)
+            yield SegmentPart(link.name.file, start, seq, part.found.payloads)
             self.position = Position(link.name.file, start + part.found.offset, part.found.next_seq)
             self.torn = part.torn or self.torn
             last = part.found.payloads[-1] if part.found.payloads else last

@@ -11,7 +11,7 @@ import contextlib
 import math
 import os
 import shlex
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from holdfast.core import events as ev
@@ -34,24 +34,25 @@ class Unfit(ValueError):
 
 
 class Events:
-    """The events between two positions; iterate once.
+    """The events in some records; iterate once.
 
     Attributes:
-        contents: Where they come from.
         seq: Number of the record in hand.
     """
 
-    def __init__(self, root: str | os.PathLike[str], contents: JournalContents, end: Position | None = None) -> None:
-        self.contents = contents
+    def __init__(
+        self, root: str | os.PathLike[str], records: Iterable[tuple[int, bytes]], end: Position | None = None
+    ) -> None:
+        self._records = records
         self._end = end
-        self.seq = contents.position.next_seq - 1
+        self.seq = 0
         self._root = root
 
     def __iter__(self) -> Iterator[ev.AnyEvent]:
         # Once per record of the experiment: the usual record costs no call but that of its decoder.
         decode, suspects, deepest = ev.decode, _SUSPECTS, MAX_NESTING
         end = math.inf if self._end is None else self._end.next_seq
-        for seq, payload in self.contents:
+        for seq, payload in self._records:
             if seq >= end:
                 return
             self.seq = seq
@@ -72,15 +73,28 @@ class Events:
             raise unfit_record(self._root, self.seq, error.fact) from error
 
 
+class ReadEvents(Events):
+    """The events between two positions.
+
+    Attributes:
+        contents: Where they come from.
+    """
+
+    def __init__(self, root: str | os.PathLike[str], contents: JournalContents, end: Position | None = None) -> None:
+        super().__init__(root, contents, end)
+        self.contents = contents
+        self.seq = contents.position.next_seq - 1
+
+
 def read_events(
     root: str | os.PathLike[str],
     *,
     after: Position | None = None,
     end: Position | None = None,
     disk: Disk = REAL_DISK,
-) -> Events:
+) -> ReadEvents:
     """Open the history of the experiment at ``root`` from ``after`` to ``end``; raises as `read_journal` does."""
-    return Events(root, read_journal(root, after=after, disk=disk), end)
+    return ReadEvents(root, read_journal(root, after=after, disk=disk), end)
 
 
 def decode_record(root: str | os.PathLike[str], seq: int, payload: bytes) -> ev.AnyEvent:
