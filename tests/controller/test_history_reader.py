@@ -15,6 +15,7 @@ from holdfast.errors import JournalDamagedError
 from holdfast.journal.epoch import claim_epoch
 from holdfast.journal.log import Journal
 from holdfast.journal.segments import journal_dir
+from holdfast.journal.trial_index import TrialIndex
 from holdfast.storage import local
 from holdfast.views.results import ResultBuilder
 
@@ -63,7 +64,12 @@ def passes(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
         readings.append(after is None)
         return real(root, after=after)
 
+    def index(root: Path) -> TrialIndex:
+        readings.append(True)
+        return TrialIndex(root)
+
     monkeypatch.setattr(past_module, "read_events", read)
+    monkeypatch.setattr(past_module, "TrialIndex", index)
     return readings
 
 

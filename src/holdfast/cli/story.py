@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 from holdfast.core import events as ev
 from holdfast.core.retention import lookup
 from holdfast.core.state import State, Trial
-from holdfast.core.transitions import apply, check_known
+from holdfast.core.transitions import check_known
 from holdfast.display.words import duration, one_line, plural, size_text, value_text
+from holdfast.journal.trial_index import EXPERIMENT
 from holdfast.results.history import History
 from holdfast.space.exact import shown
+from holdfast.views.trial_rows import PartialState
 
 MAX_TEXT = 400
 
@@ -241,14 +243,15 @@ _TRIAL_TELLERS: dict[type, Callable[[_TrialTeller, Trial, Any], None]] = {
 
 def trial_story(history: History, trial: Trial) -> list[StoryLine]:
     """What happened to a trial, in order."""
-    teller, state = _TrialTeller(history, trial.n), State()
-    events = history.events()
+    teller, index = _TrialTeller(history, trial.n), history.index()
+    part = PartialState(index, history.retention)
+    events = index.events([EXPERIMENT, *index.kin(trial.n)])
     with events.folding():
         for event in events:
-            check_known(state, event)
-            teller.before(state, event)
-            apply(state, event, history.retention)
-            teller.tell(state, event)
+            teller.before(part.state, event)
+            part.prepare(events.seq, event)
+            part.apply(event)
+            teller.tell(part.state, event)
     teller.flush()
     return teller.lines + (_silence(history) if trial.n in history.lost else [])
 

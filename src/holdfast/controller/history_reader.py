@@ -16,7 +16,9 @@ from holdfast.core.transitions import apply, check_known
 from holdfast.errors import FencedError
 from holdfast.journal.reader import Position
 from holdfast.journal.records import read_events
-from holdfast.views.results import ResultBuilder, RowFolder, rows_from_events
+from holdfast.journal.trial_index import TrialIndex
+from holdfast.views.results import ResultBuilder, RowFolder
+from holdfast.views.trial_rows import TrialRows
 
 Rows = list[dict[str, Any]]
 Failures = list[tuple[float, ev.ErrorFacts]]
@@ -38,10 +40,8 @@ class Past:
 
     def rows_of(self, numbers: set[int]) -> dict[int, Rows]:
         """The surviving rows of each of these trials, as of now: one pass over the journal, and nothing is kept."""
-        events = read_events(self._root)
-        with events.folding():
-            rows = rows_from_events(events, numbers, self._results, self._retention)
-        return {n: rows.get(n, []) for n in numbers}
+        reader = TrialRows(TrialIndex(self._root), self._results, self._retention)
+        return {n: reader.fold(n).rows.get(n, []) for n in numbers}
 
     def failures_of(self, numbers: set[int]) -> dict[int, Failures]:
         """When and how each of these trials failed, each time: one pass over the journal, and nothing is kept."""

@@ -73,7 +73,7 @@ class Opened(msgspec.Struct):
 
 
 @contextmanager
-def _collector_paused() -> Iterator[None]:
+def collector_paused() -> Iterator[None]:
     """Without the cyclic collector: what is decoded stays, and would be walked through again and again as it grows.
 
     Whoever has turned it off already keeps it off.
@@ -88,7 +88,7 @@ def _collector_paused() -> Iterator[None]:
         gc.enable()
 
 
-@_collector_paused()
+@collector_paused()
 def open_state(
     root: Path,
     retention: Retention,

@@ -1,4 +1,4 @@
-"""An experiment as a reader sees it: the folded state, and the rows of all trials once somebody asks for one.
+"""An experiment as a reader sees it: the folded state, and the rows of those trials that somebody asks for.
 
 Owns opening an experiment to look at it, and the truth about trials whose driver is gone: what the journal last said is
 RUNNING is shown as what a restore makes of it, never as running. Must never write, lock or need the user's code, so it
@@ -8,14 +8,14 @@ works on a read-only mount and beside a live driver.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.controller.changes import put_over_spec
 from holdfast.controller.evidence import Known, records_lost, unknown_checkpoints
-from holdfast.controller.opening import Opened, open_state
+from holdfast.controller.opening import Opened, collector_paused, open_state
 from holdfast.controller.remote_experiment import mirror_root, open_root, remote_of
 from holdfast.controller.spec import Root, Spec, read_spec
 from holdfast.core import events as ev
@@ -26,15 +26,21 @@ from holdfast.errors import FencedError, JournalDamagedError
 from holdfast.journal.epoch import Holder, holder
 from holdfast.journal.reader import Position
 from holdfast.journal.records import Events, read_events
+from holdfast.journal.trial_index import TrialIndex
 from holdfast.space.objects import known_objects
 from holdfast.storage.address import LOCAL, parse, type_of
-from holdfast.views.results import ResultBuilder, RowFolder, fold_rows
+from holdfast.views.results import ResultBuilder, RowFolder
+from holdfast.views.trial_rows import TrialRows
 from holdfast.views.trials import ExperimentInfo, TrialView, place_of, shown_root, trial_dirname, trial_name
 
 if TYPE_CHECKING:
     from holdfast.shipping.restore_mirror import RestoredMirror
 
 MAX_OPEN_TRIES = 5
+
+MAX_KEPT_ROWS = 20_000
+MAX_KEPT_TRIALS = 64
+"""How many rows, and of how many trials, are kept for whoever asks again. Those of the last trial always are."""
 
 
 class History:
@@ -76,7 +82,7 @@ class History:
         self.restored = restored
         self.unasked = ""
         self._spec = spec
-        self._folded: RowFolder | None = None
+        self._folded: dict[int, RowFolder] = {}
 
     @property
     def root(self) -> Path:
@@ -103,30 +109,39 @@ class History:
     def rows(self, n: int) -> list[dict[str, Any]]:
         """The surviving result rows of trial ``n``: each step once, however often the trial was restarted.
 
-        The first call reads the whole journal, for all trials at once.
+        The first call looks at every record of the journal, to learn where those of each trial are. From then on a
+        trial costs what it has reported. The rows of few trials are kept in memory.
         """
-        return self._fold().rows.get(n, [])
+        return self._fold(n).rows.get(n, [])
 
     def copies(self, n: int) -> list[tuple[int, str]]:
         """Where trial ``n`` continued as a copy of another: before which of its rows, and the other's id."""
-        return self._fold().copies.get(n, [])
+        return self._fold(n).copies.get(n, [])
 
-    def _fold(self) -> RowFolder:
-        if self._folded is None:
-            events = self.events()
-            with events.folding():
-                self._folded = fold_rows(self._until_next(events), None, self.builder, self.retention)
-        return self._folded
+    def _fold(self, n: int) -> RowFolder:
+        folded = self._folded.pop(n, None)
+        if folded is None:
+            with collector_paused():
+                folded = self._reader.fold(n)
+        self._folded[n] = folded  # the newest stands last
+        surplus = sum(len(each.rows.get(m, ())) for m, each in self._folded.items()) - MAX_KEPT_ROWS
+        for m in list(self._folded)[:-1]:
+            if surplus <= 0 and len(self._folded) <= MAX_KEPT_TRIALS:
+                break
+            surplus -= len(self._folded.pop(m).rows.get(m, ()))
+        return folded
+
+    @cached_property
+    def _reader(self) -> TrialRows:
+        return TrialRows(self.index(), self.builder, self.retention)
+
+    def index(self) -> TrialIndex:
+        """Where the records of each trial are, as far as this state knows."""
+        return TrialIndex(self.root, end=self.position, epoch=self.state.epoch)
 
     def events(self) -> Events:
         """Everything that has happened, from the first event, as far as this state knows."""
         return read_events(self.root, end=self.position)
-
-    def _until_next(self, events: Events) -> Iterator[ev.AnyEvent]:
-        for event in events:
-            if type(event) is ev.EpochStarted and event.epoch > self.state.epoch:
-                return  # a later driver continued; this state does not know what it did
-            yield event
 
     def view(self, trial: Trial) -> TrialView:
         """The trial as callbacks see it."""
