@@ -21,6 +21,7 @@ WORKLOADS = (
     "reports",
     "scaling",
     "reopen",
+    "trial_history",
     "worker_kill",
     "driver_kill",
     "checkpoint",
