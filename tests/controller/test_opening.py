@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import gc
 from typing import Any
 
 import msgspec
 
-from holdfast.controller.opening import SnapshotRecord, archive_record, snapshot_payload, state_from
+from holdfast.controller.opening import SnapshotRecord, archive_record, collector_paused, snapshot_payload, state_from
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Trial, WorkerFacts
@@ -75,3 +76,28 @@ def test_a_snapshot_that_still_holds_every_worker_can_be_read() -> None:
     again = state_from(record, archived, RULE)
     assert durable_fields(again) == durable_fields(state)
     assert again.trials[2].where == WorkerFacts("host", "10.0.0.1", 1002)
+
+
+def test_pausing_the_collector_leaves_it_as_it_was() -> None:
+    was_on = gc.isenabled()
+    try:
+        for switch, is_on in ((gc.enable, True), (gc.disable, False)):
+            switch()
+            with collector_paused():
+                assert not gc.isenabled()
+            assert gc.isenabled() == is_on
+        gc.enable()
+        gc.freeze()  # as a process does that is about to fork: what was frozen stays so
+        with collector_paused():
+            pass
+        assert gc.get_freeze_count()
+    finally:
+        gc.unfreeze()
+        gc.enable() if was_on else gc.disable()
+
+
+def test_what_was_decoded_without_the_collector_is_not_walked_through_at_once() -> None:
+    with collector_paused():
+        kept = [[number] for number in range(5000)]
+    assert gc.get_count()[0] < 1000
+    assert len(kept) == 5000

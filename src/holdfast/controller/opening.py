@@ -85,6 +85,10 @@ def collector_paused() -> Iterator[None]:
     try:
         yield
     finally:
+        if not gc.get_freeze_count():
+            # Counts what was decoded among the old objects. Otherwise it is new, and walked through at once.
+            gc.freeze()
+            gc.unfreeze()
         gc.enable()
 
 
@@ -166,8 +170,10 @@ def _check_trials(state: State) -> None:
         check_trial_names(trial.id, trial.name, trial.tag, trial.dirname)
         for record in trial.checkpoints:
             check_stage_name(record.sealed)
+        if trial.source is None and trial.origin is None:
+            continue
         others = [other[0] for other in (trial.source, trial.origin) if other is not None]
-        if others and not 0 <= min(others) <= max(others) < count:
+        if not 0 <= min(others) <= max(others) < count:
             raise ValueError(f"trial {trial.id} refers to one of {count} trials that does not exist")
     known = range(count)
     if not all(n in known for n in (*state.pending, *state.paused)):
@@ -232,8 +238,7 @@ def state_from(record: SnapshotRecord, archived: list[Trial], retention: Retenti
     trials: dict[int, Trial] = {trial.n: trial for trial in archived}
     trials.update((trial.n, trial) for trial in record.live)
     state.trials = [trials[n] for n in range(len(trials))]
-    for trial in state.trials:
-        _index(state, trial)
+    _index(state)
     state.pending.extend(record.pending)
     state.paused = dict.fromkeys(record.paused)
     state.unseen = {worker: facts for worker, facts in state.workers.items() if worker not in state.seen_by}
@@ -249,15 +254,22 @@ def state_from(record: SnapshotRecord, archived: list[Trial], retention: Retenti
     return state
 
 
-def _index(state: State, trial: Trial) -> None:
-    state.by_id[trial.id] = trial.n
-    state.counts[trial.status] += 1
-    trial.where = trial.where or state.workers.get(trial.worker)  # older snapshots have all workers in one place
-    if trial.where is not None:
-        state.workers[trial.worker] = trial.where
-        state.seen_by[trial.worker] = state.seen_by.get(trial.worker, 0) + 1
-    if trial.request != state.trials[0].request:
-        state.uniform = False
+def _index(state: State) -> None:
+    by_id, counts, workers, seen_by = state.by_id, state.counts, state.workers, state.seen_by
+    for trial in state.trials:
+        by_id[trial.id] = trial.n
+        counts[trial.status] += 1
+        worker = trial.worker
+        where = trial.where = trial.where or workers.get(worker)  # older snapshots have all workers in one place
+        if where is not None:
+            workers[worker] = where
+            seen_by[worker] = seen_by.get(worker, 0) + 1
+        if trial.checkpoints or trial.origin is not None or trial.status == Status.RUNNING:
+            _index_live(state, trial)
+    state.uniform = all(trial.request == state.trials[0].request for trial in state.trials)
+
+
+def _index_live(state: State, trial: Trial) -> None:
     if trial.status == Status.RUNNING:
         state.running[trial.n] = None
         for name, amount in units(trial.request).items():
