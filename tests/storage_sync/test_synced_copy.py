@@ -127,6 +127,26 @@ def test_closing_does_not_wait_for_a_copy_that_hangs(mirror: Callable[..., Synce
     assert not sync.step(0)
 
 
+def test_a_copy_that_somebody_else_gives_up_has_not_arrived(mirror: Callable[..., SyncedCopy]) -> None:
+    """Two experiments that share a syncer, of which one ends: its end must not pass for the success of the other."""
+    begun, release = threading.Event(), threading.Event()
+
+    def hang(source: str, target: str) -> None:
+        begun.set()
+        release.wait(WAIT_S)
+
+    syncer = FunctionSyncer(hang)
+    sync = mirror(syncer)
+    round_of_the_other = threading.Thread(target=sync.step, args=(0,))
+    round_of_the_other.start()
+    assert begun.wait(WAIT_S)
+    syncer.reset()
+    round_of_the_other.join(WAIT_S)
+    release.set()
+    assert sync.arrived == 0
+    assert "was given up" in str(sync.trouble)
+
+
 def test_a_period_of_zero_is_no_busy_loop(mirror: Callable[..., SyncedCopy]) -> None:
     sync = mirror(TreeSyncer(), period_s=0)
     assert [sync.step(now) for now in (0, 0, 0.5, 1, 1)] == [True, False, False, True, False]

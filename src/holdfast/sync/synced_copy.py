@@ -11,7 +11,6 @@ and must never delete at the other end what is still there locally.
 from __future__ import annotations
 
 import contextlib
-import fcntl
 import itertools
 import logging
 import math
@@ -20,8 +19,8 @@ import shutil
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Callable, Iterator
+from typing import Any
 
 from holdfast.core.backoff import Backoff
 from holdfast.errors import (
@@ -35,6 +34,7 @@ from holdfast.errors import (
 )
 from holdfast.storage.address import join_address
 from holdfast.storage.crashpoint import crashpoint
+from holdfast.storage.locks import lock
 from holdfast.sync.linked_tree import (
     JOURNAL,
     JOURNALS,
@@ -49,7 +49,7 @@ from holdfast.sync.linked_tree import (
     unseal,
     write_seal,
 )
-from holdfast.sync.syncer import BackgroundSyncer, DetachedSyncer, Syncer
+from holdfast.sync.syncer import LOOK_S, BackgroundSyncer, DetachedSyncer, Syncer
 
 MIN_PAUSE_S = 1.0
 """Between two rounds that nobody asked for, whatever ``period_s`` says."""
@@ -59,7 +59,6 @@ FLUSH_RETRY = Backoff(first_s=1.0, longest_s=math.inf)  # the deadline of a flus
 TRIES_OF_WHAT_NEVER_WORKED = 3
 DELETE_TRIES = 5
 
-_LOOK_S = 0.1
 _EXCLUDED = [f"{name}/*" for name in JOURNALS]
 _log = logging.getLogger("holdfast.sync")
 
@@ -176,12 +175,7 @@ class SyncedCopy:
         with self._round_lock:
             if self._closing.is_set():  # while this waited for another round to end
                 return False
-            try:
-                self._round(math.inf, prove=False)
-            except Exception as error:
-                self._failed(now, error)
-            else:
-                self._succeeded(now)
+            self._try_round(now, math.inf)
         return True
 
     def flush(self, timeout: float, mark: str = "", stop: Callable[[], bool] = bool) -> None:
@@ -206,18 +200,13 @@ class SyncedCopy:
             raise self._not_shipped(SyncTimeoutError(f"a copy still runs after {timeout:g} s"))
         try:
             for tries in itertools.count(1):
-                try:
-                    self._round(deadline, prove=True, mark=mark)
-                except Exception as error:
-                    self._failed(time.monotonic(), error)
-                    hopeless = not self._proven and tries == TRIES_OF_WHAT_NEVER_WORKED
-                    retry_at = time.monotonic() + FLUSH_RETRY.delay_s(tries)
-                    if hopeless or retry_at >= deadline or self._wait(self._closing.wait, retry_at) or stop():
-                        raise self._not_shipped(error) from error
-                else:
-                    if mark:
-                        self._closing.set()
-                    return self._succeeded(time.monotonic())
+                error = self._try_round(time.monotonic(), deadline, prove=True, mark=mark)
+                if error is None:
+                    return
+                hopeless = not self._proven and tries == TRIES_OF_WHAT_NEVER_WORKED
+                retry_at = time.monotonic() + FLUSH_RETRY.delay_s(tries)
+                if hopeless or retry_at >= deadline or self._wait(self._closing.wait, retry_at) or stop():
+                    raise self._not_shipped(error) from error
         finally:
             self._round_lock.release()
 
@@ -239,7 +228,7 @@ class SyncedCopy:
             journal, seal = self._fetch_best_journal(folder)
             whole = os.path.join(folder, "root")
             os.makedirs(whole, exist_ok=True)
-            self._down(self._remote, whole, _EXCLUDED)
+            self._run(math.inf, self._syncer.sync_down, self._remote, whole, _EXCLUDED)
             for name in JOURNALS:  # from a syncer that leaves nothing out; they may be of another moment
                 shutil.rmtree(os.path.join(whole, name), ignore_errors=True)
             if seal is not None:
@@ -285,7 +274,29 @@ class SyncedCopy:
             self._wake.clear()
             self.step(time.monotonic())
 
-    def _round(self, deadline: float, *, prove: bool, mark: str = "") -> None:
+    def _try_round(self, now: float, deadline: float, *, prove: bool = False, mark: str = "") -> Exception | None:
+        """Run a round, and say when the next one is due."""
+        try:
+            self._round(deadline, prove=prove, mark=mark)
+        except Exception as error:
+            self._failures += 1
+            retry_s = min(ROUND_RETRY.delay_s(self._failures), self._period)
+            self._due_at = self._not_before = now + retry_s
+            self.trouble = f"{self._remote} could not be brought up to date: {_text(error)}"
+            _log.warning("%s. Everything is safe in %s; next try in %.0f s.", self.trouble, self._root, retry_s)
+            self.on_trouble(self.trouble)
+            return error
+        self._failures = 0
+        self._due_at, self._not_before = now + self._period, -math.inf
+        if mark:
+            self._closing.set()
+        if self.trouble is not None:
+            self.trouble = None
+            self.on_trouble(None)
+        self.on_arrived(self.arrived)
+        return None
+
+    def _round(self, deadline: float, *, prove: bool, mark: str) -> None:
         # In this order: what is asked for or written from here on is the next round's.
         self._requested = False
         self._begun += 1
@@ -297,10 +308,10 @@ class SyncedCopy:
         self._number = number_after(self._number or self._last_number())
         seal = write_seal(self._next, self._number)
         self._links.refresh()
-        self._up(self._tree, self._remote, deadline, _EXCLUDED)
+        self._run(deadline, self._syncer.sync_up, self._tree, self._remote, _EXCLUDED)
         for name in JOURNALS:
             self._moments[name].update()
-            self._up(os.path.join(self._tree, name), join_address(self._remote, name), deadline)
+            self._run(deadline, self._syncer.sync_up, os.path.join(self._tree, name), join_address(self._remote, name))
         if prove or not self._proven:
             self._prove(seal, deadline)
         self.arrived, self.carried = position, number
@@ -323,7 +334,7 @@ class SyncedCopy:
         """
         proof = os.path.join(self._work, "proof")
         shutil.rmtree(proof, ignore_errors=True)
-        self._down(join_address(self._remote, JOURNAL), proof, None, deadline)
+        self._run(deadline, self._syncer.sync_down, join_address(self._remote, JOURNAL), proof)
         try:
             found = check_seal(proof)
             reason = "there is nothing" if found is None else "there is an older copy"
@@ -339,30 +350,26 @@ class SyncedCopy:
             "back in the same way; for example 'rsync -a {source} {target}' or 'cp -r {source}. {target}'"
         )
 
-    def _up(self, source: str, target: str, deadline: float, exclude: Sequence[str] | None = None) -> None:
-        self._run(partial(self._syncer.sync_up, source, target, exclude), deadline)
-
-    def _down(self, source: str, target: str, exclude: Sequence[str] | None, deadline: float = math.inf) -> None:
-        self._run(partial(self._syncer.sync_down, source, target, exclude), deadline)
-
-    def _run(self, start: Callable[[], bool], deadline: float) -> None:
+    def _run(self, deadline: float, start: Callable[..., bool], *arguments: Any) -> None:
+        """Copy or delete, and return when that is done."""
         left = min(self._timeout, self._syncer.sync_timeout, deadline - time.monotonic())
-        if left <= 0 or self._closing.is_set() or self._stop():
+        if left <= 0 or self._is_unwanted():
             raise SyncTimeoutError("there was no time left to copy anything")
-        if not start():
-            raise SyncError("the syncer is busy with something else: every experiment needs a syncer of its own")
         ends_at = time.monotonic() + left
-        if not self._wait(self._syncer.ends_within, ends_at):
-            self._syncer.reset()
+        if not start(*arguments):
+            raise SyncError("the syncer is busy with something else: every experiment needs a syncer of its own")
+        if not self._syncer.finish_or_give_up(left, self._is_unwanted):
             late = time.monotonic() >= ends_at
             reason = f"took longer than {left:g} s" if late else "was under way when the driver was told to end"
             raise SyncTimeoutError(f"a copy {reason} and was given up")
-        self._syncer.wait()
+
+    def _is_unwanted(self) -> bool:
+        return self._closing.is_set() or self._stop()
 
     def _wait(self, done: Callable[[float], bool], deadline: float) -> bool:
         """Whether ``done(seconds)``, which blocks no longer than that, says yes before it is time to give up."""
-        while not done(min(max(deadline - time.monotonic(), 0), _LOOK_S)):
-            if time.monotonic() >= deadline or self._closing.is_set() or self._stop():
+        while not done(min(max(deadline - time.monotonic(), 0), LOOK_S)):
+            if time.monotonic() >= deadline or self._is_unwanted():
                 return False
         return True
 
@@ -372,29 +379,12 @@ class SyncedCopy:
             if os.path.lexists(os.path.join(self._root, relative)):
                 continue  # it has come back: a trial that was started again
             try:
-                self._run(partial(self._syncer.delete, join_address(self._remote, relative)), deadline)
+                self._run(deadline, self._syncer.delete, join_address(self._remote, relative))
             except Exception as error:
                 if tries + 1 < DELETE_TRIES:
                     self._deletions.append((relative, tries + 1))
                 else:
                     _log.warning("%s is obsolete and stays at %s: %s", relative, self._remote, error)
-
-    def _succeeded(self, now: float) -> None:
-        self._failures = 0
-        self._due_at = now + self._period
-        self._not_before = -math.inf
-        if self.trouble is not None:
-            self.trouble = None
-            self.on_trouble(None)
-        self.on_arrived(self.arrived)
-
-    def _failed(self, now: float, error: Exception) -> None:
-        self._failures += 1
-        retry_s = min(ROUND_RETRY.delay_s(self._failures), self._period)
-        self._due_at = self._not_before = now + retry_s
-        self.trouble = f"{self._remote} could not be brought up to date: {_text(error)}"
-        _log.warning("%s. Everything is safe in %s; next try in %.0f s.", self.trouble, self._root, retry_s)
-        self.on_trouble(self.trouble)
 
     def _not_shipped(self, error: Exception) -> NotShippedError:
         return NotShippedError(
@@ -411,12 +401,10 @@ class SyncedCopy:
         os.makedirs(folder, exist_ok=True)
         descriptor = os.open(folder, os.O_RDONLY)
         try:
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
+            if not lock(descriptor):
                 raise StorageError(
                     f"Another process is fetching {self._remote} to {self._root}. Wait for it to end, then try again."
-                ) from None
+                )
             yield folder
             shutil.rmtree(folder)
         finally:
@@ -431,7 +419,7 @@ class SyncedCopy:
             path = os.path.join(folder, name)
             shutil.rmtree(path, ignore_errors=True)
             try:
-                self._down(join_address(self._remote, name), path, None, deadline)
+                self._run(deadline, self._syncer.sync_down, join_address(self._remote, name), path)
                 seal = check_seal(path)
             except (BadSeal, OSError, SyncError) as error:
                 failures[name] = error

@@ -23,6 +23,9 @@ from holdfast.config.checkpoint import check_copier, is_syncer_object
 from holdfast.config.settings import real_number, whole_number
 from holdfast.errors import SyncError, SyncTimeoutError
 
+LOOK_S = 0.1
+"""Between two looks whether a copy is still wanted."""
+
 _log = logging.getLogger("holdfast.sync")
 
 
@@ -251,24 +254,39 @@ class BackgroundSyncer(Syncer):
         overdue = timeout is None or left <= timeout
         operation.join(left if timeout is None else min(left, timeout))
         with self._lock:
-            if operation.given_up:  # by another thread; nobody may take that for success
-                raise SyncError(f"The sync of {operation.what} was given up.")
-            if operation.running:
+            if operation.running and not operation.given_up:
                 if overdue:
                     raise self._give_up(operation)
                 raise SyncTimeoutError(f"The sync of {operation.what} still runs after {timeout:g} s; it goes on.")
-            if operation is self._operation:
-                self._operation = None
+            self._settle(operation)
+
+    def finish_or_give_up(self, timeout: float, stop: Callable[[], bool]) -> bool:
+        """Wait as `wait` does, but give up after ``timeout`` seconds, or as soon as ``stop`` says so.
+
+        Returns:
+            Whether what ran has ended.
+        """
+        operation, ends_at = self._operation, time.monotonic() + timeout
+        while operation is not None and not operation.join(min(ends_at - time.monotonic(), LOOK_S)):
+            if stop() or time.monotonic() >= ends_at:
+                self.reset()
+                return False
+        with self._lock:
+            if operation is not None:
+                self._settle(operation)
+        return True
+
+    def _settle(self, operation: _Operation) -> None:
+        """Forget an operation that has ended, and raise what it failed with."""
+        if operation.given_up:  # by another thread; nobody may take that for success
+            raise SyncError(f"The sync of {operation.what} was given up.")
+        if operation is self._operation:
+            self._operation = None
         if operation.error is not None:
             self.last_error = operation.error
             if isinstance(operation.error, Exception):
                 raise operation.error
             raise SyncError(f"The sync of {operation.what} ended with {operation.error!r}.") from operation.error
-
-    def ends_within(self, seconds: float) -> bool:
-        """Whether nothing runs any more after so many seconds at most; how it ended is for `wait` to say."""
-        operation = self._operation
-        return operation is None or operation.join(seconds)
 
     def reset(self) -> None:
         """Give up what runs, and forget what has failed."""
