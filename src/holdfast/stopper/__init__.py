@@ -13,9 +13,10 @@ from holdfast.stopper.builtin import (
     MaximumIterationStopper,
     NoopStopper,
     TimeoutStopper,
+    can_snapshot,
+    resolve_stopper,
 )
 from holdfast.stopper.plateau import ExperimentPlateauStopper, TrialPlateauStopper
-from holdfast.stopper.stop_argument import can_snapshot, resolve_stopper
 
 __all__ = [
     "CombinedStopper",
