@@ -232,11 +232,14 @@ def test_two_processes_do_not_fetch_to_the_same_place(remote: Path, root: Path) 
     assert records_in(root) == [1, 2, 3]
 
 
-def test_the_journal_alone_can_be_fetched_for_comparison(experiment: Experiment, remote: Path, tmp_path: Path) -> None:
+def test_the_journal_alone_can_be_fetched_for_comparison(experiment: Experiment, remote: Path) -> None:
     sync = SyncedCopy(experiment.root, str(remote), TreeSyncer())
-    sync.fetch_journal(tmp_path / "journal")
+    with sync.fetched_journal() as journal:
+        found = content_of(journal)
     sync.close()
-    assert content_of(tmp_path / "journal") == content_of(experiment.root / ".holdfast")
+    assert found.pop(SEAL)
+    assert found == content_of(experiment.root / ".holdfast")
+    assert not (experiment.root.parent / ".sync-exp" / "fetch").exists()
 
 
 def test_after_a_fetch_a_tool_that_deletes_does_not_delete_the_journal(

@@ -13,10 +13,9 @@ import contextlib
 import copy
 import math
 import os
-import tempfile
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
 
@@ -134,15 +133,10 @@ class SyncedBackend(LocalBackend):
         self._claim: Claim | None = None
         self._trouble: Callable[[str], None] = lambda text: None
         self._state = State()
-        self._failing: tuple[float, str] | None = None  # since when copies fail, and why
         self._mirror = mirror_of(root, config)
         self._mirror.on_trouble = self._tell
 
     def _tell(self, text: str | None) -> None:
-        if text is None:
-            self._failing = None
-        else:
-            self._failing = (time.monotonic() if self._failing is None else self._failing[0], text)
         self._trouble("" if text is None else f"the copy at {self._config.upload_dir} is not up to date: {text}")
 
     def claim(self, *, takeover: bool) -> Claim:
@@ -165,13 +159,13 @@ class SyncedBackend(LocalBackend):
         assert self._config.upload_dir is not None
         address = join_address(self._config.upload_dir, self._root.name)
         try:
-            with _other_end(self._mirror, CHECK_S) as private:
-                if not _is_same(private, self._root):
-                    raise _other_experiment(address, f"{self._root.path} is another experiment than that at {address}.")
-                if not takeover and _last_epoch(private) > _last_epoch(self._root.private):
-                    raise _other_experiment(address, f"{address} was gone on with elsewhere, later than here.")
+            is_same, is_newer = _other_end(self._mirror, self._root, CHECK_S)
         except (ExperimentNotFoundError, SyncError, DamageError):
             return
+        if not is_same:
+            raise _other_experiment(address, f"{self._root.path} is another experiment than that at {address}.")
+        if is_newer and not takeover:
+            raise _other_experiment(address, f"{address} was gone on with elsewhere, later than here.")
 
     def open(self, claim: Claim) -> Journal:
         self._journal = SyncedJournal.create_or_append(self._root.path, claim, durability=self._durability)
@@ -205,10 +199,10 @@ class SyncedBackend(LocalBackend):
         return outcome
 
     def why_give_up(self) -> str:
-        if self._failing is None or not (self._waits or self._is_idle()):
+        text = self._mirror.trouble
+        if text is None or not (self._waits or self._is_idle()):
             return ""  # trials do not need the copy
-        since, text = self._failing
-        lasted = time.monotonic() - since
+        lasted = time.monotonic() - self._mirror.failing_since
         return f"nothing could be copied for {lasted:.0f} s: {text}" if lasted >= self._config.sync_timeout else ""
 
     def _is_idle(self) -> bool:
@@ -263,8 +257,7 @@ def fetch_copy(address: str, config: SyncConfig, base: str | None = None) -> tup
         if not wanted:
             owner = holder(root.path)
             is_held = owner is not None and owner.alive
-            with _other_end(mirror) as private:
-                is_same, is_newer = _is_same(private, root), _last_epoch(private) > _last_epoch(root.private)
+            is_same, is_newer = _other_end(mirror, root)
             if is_held and not is_same:
                 raise _other_experiment(address, f"Another one of this name is running in {root.path}.")
             wanted = not is_held and (is_newer or not is_same)
@@ -292,7 +285,7 @@ def copy_exists(address: str, config: SyncConfig) -> bool:
     """Is there an experiment at ``address`` that the syncer can bring? A syncer that fails counts as no."""
     mirror, _, _ = _copy_at(address, config, None)
     try:
-        with _other_end(mirror):
+        with mirror.fetched_journal():
             return True
     except (ExperimentNotFoundError, SyncError):
         return False
@@ -313,20 +306,14 @@ def _copy_at(address: str, config: SyncConfig, base: str | None) -> tuple[Synced
     return mirror_of(root, config), root, config
 
 
-@contextlib.contextmanager
-def _other_end(mirror: SyncedCopy, timeout: float = math.inf) -> Iterator[Path]:
-    """A verified copy of what is at the other end of an experiment's ``.holdfast``."""
-    with tempfile.TemporaryDirectory(prefix="holdfast_sync_") as scratch:
-        mirror.fetch_journal(scratch, timeout)
-        yield Path(scratch)
-
-
-def _is_same(private: Path, root: Root) -> bool:
-    """Whether both are of one experiment."""
-    try:
-        return (private / root.spec_file.name).read_bytes() == root.spec_file.read_bytes()
-    except FileNotFoundError:
-        return False
+def _other_end(mirror: SyncedCopy, root: Root, timeout: float = math.inf) -> tuple[bool, bool]:
+    """Whether the other end has this very experiment, and whether a later driver's state of it."""
+    with mirror.fetched_journal(timeout) as private:
+        try:
+            is_same = (private / root.spec_file.name).read_bytes() == root.spec_file.read_bytes()
+        except FileNotFoundError:
+            is_same = False
+        return is_same, _last_epoch(private) > _last_epoch(root.private)
 
 
 def _last_epoch(private: Path) -> int:

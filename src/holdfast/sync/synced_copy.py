@@ -20,6 +20,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 from holdfast.core.backoff import Backoff
@@ -32,6 +33,7 @@ from holdfast.errors import (
     SyncError,
     SyncTimeoutError,
 )
+from holdfast.space.naming import is_inside
 from holdfast.storage.address import join_address
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.locks import lock
@@ -83,6 +85,7 @@ class SyncedCopy:
         arrived: The position up to which everything is at the other end; 0 before the first round has succeeded.
         carried: The number of the last round that has succeeded; 0 before the first.
         trouble: Why the last round failed; None if it did not.
+        failing_since: When the first of the rounds in a row ended that have failed, by the monotonic clock.
         on_trouble, position, on_arrived: As given; may be set before the first round.
     """
 
@@ -102,6 +105,7 @@ class SyncedCopy:
         self.carried = 0
         self._begun = 0
         self.trouble: str | None = None
+        self.failing_since = 0.0
         self._root = os.path.abspath(os.fspath(local_root))
         self._remote = remote_dir
         self._syncer = syncer if isinstance(syncer, BackgroundSyncer) else DetachedSyncer(syncer)
@@ -153,8 +157,7 @@ class SyncedCopy:
         Raises:
             InvalidInputError: It is not a directory below the root, or is still there locally.
         """
-        parts = relative.split("/")
-        if os.path.isabs(relative) or any(part in ("", ".", "..") for part in parts) or parts[0] in JOURNALS:
+        if not is_inside(relative) or relative.startswith(JOURNALS):
             raise InvalidInputError(f"{relative!r} cannot be deleted: expected a path like 'trial/checkpoint_000001'.")
         if os.path.lexists(os.path.join(self._root, relative)):
             raise InvalidInputError(
@@ -244,16 +247,15 @@ class SyncedCopy:
             os.rename(whole, self._root)
         return aside
 
-    def fetch_journal(self, directory: str | os.PathLike[str], timeout: float = math.inf) -> None:
-        """Make ``directory`` a verified copy of the ``.holdfast`` at the other end, to compare it with the local one.
+    @contextlib.contextmanager
+    def fetched_journal(self, timeout: float = math.inf) -> Iterator[Path]:
+        """A verified copy of the ``.holdfast`` at the other end, for a while, to compare it with the local one.
 
         Raises:
             As `fetch`. SyncTimeoutError: It took longer than ``timeout`` seconds.
         """
         with self._round_lock, self._fetching() as folder:
-            journal, _ = self._fetch_best_journal(folder, time.monotonic() + timeout)
-            unseal(journal)
-            shutil.copytree(journal, directory, dirs_exist_ok=True)
+            yield Path(self._fetch_best_journal(folder, time.monotonic() + timeout)[0])
 
     def close(self) -> None:
         """Stop: a copy that runs is given up. Call `flush` before, if what is missing matters."""
@@ -280,6 +282,7 @@ class SyncedCopy:
             self._round(deadline, prove=prove, mark=mark)
         except Exception as error:
             self._failures += 1
+            self.failing_since = self.failing_since if self.trouble else time.monotonic()
             retry_s = min(ROUND_RETRY.delay_s(self._failures), self._period)
             self._due_at = self._not_before = now + retry_s
             self.trouble = f"{self._remote} could not be brought up to date: {_text(error)}"
