@@ -49,8 +49,12 @@ class Curve(Protocol):
     def __call__(self, config: dict[str, Any], step: int, state: Any) -> tuple[float, dict[str, Any], Any] | None:
         """Step number ``step`` (from 1), after ``state`` was loaded: its cost, its metrics and the state to save.
 
-        None if training has ended before it.
+        None if training has ended before it. Raise `AttemptFails` where user code would raise.
         """
+
+
+class AttemptFails(Exception):
+    """Raised by a curve: this attempt of the trial fails here."""
 
 
 @dataclass(frozen=True)
@@ -80,6 +84,7 @@ class VirtualExperiment:
         until: Virtual seconds after which it ends; None to run to the end.
         enough: Ends it after the first report for which this is true.
         kill_every: A driver dies after so many reports; 0 for never. What was being computed is lost.
+        max_failures: How often a trial that fails is tried again; -1 for any number.
 
     Example:
         >>> experiment = VirtualExperiment(
@@ -102,6 +107,7 @@ class VirtualExperiment:
     until: float | None = None
     enough: Callable[[CurvePoint], bool] | None = None
     kill_every: int = 0
+    max_failures: int = 0
     journal: list[bytes] = field(default_factory=list)
     """Everything that happened, as a journal would hold it."""
 
@@ -110,13 +116,22 @@ class VirtualExperiment:
         self._saved: dict[tuple[int, int], Any] = {}
         self._points: list[CurvePoint] = []
         self._at = 0.0
-        while not _Driver(self).drive():
+        while not self.driver().drive():
             pass
         return self._points
 
+    def driver(self) -> VirtualDriver:
+        """The next driver; a subclass may use one of its own."""
+        return VirtualDriver(self)
+
     def rules(self) -> Rules:
         learns = self.searcher is not None
-        return Rules(retention=RETENTION, max_failures=0, lookahead=1 if learns else 16, searcher_learns=learns)
+        return Rules(
+            retention=RETENTION,
+            max_failures=self.max_failures,
+            lookahead=1 if learns else 16,
+            searcher_learns=learns,
+        )
 
 
 class _InlineProposer:
@@ -162,35 +177,42 @@ class _InlineProposer:
         return told
 
 
-class _Driver:
-    """One driver's life, from opening the journal to the end of the experiment or its own."""
+class VirtualDriver:
+    """One driver's life, from opening the journal to the end of the experiment or its own.
+
+    Attributes:
+        state: What it knows of the trials.
+        adapter: What stands between the core and the scheduler; None without one.
+    """
 
     def __init__(self, experiment: VirtualExperiment) -> None:
         self._own = experiment
         self._results = ResultBuilder()
         self._rules = experiment.rules()
-        self._adapter = self._make_adapter()
+        self.adapter = self._make_adapter()
         self._search = self._make_search()
-        self._state = self._open()
+        self.state = self._open()
         self._queue: list[tuple[float, int, ob.Observation]] = []
         self._order = 0
         self._program: dict[int, tuple[int, Any]] = {}  # running trial -> step and state
         self._born = len(experiment._points)
         self._proposer = self._make_proposer()
-        scheduler: Scheduler = self._adapter or FirstInFirstOut()
+        scheduler: Scheduler = self.adapter or FirstInFirstOut()
         tell = self._search.tell if self._search is not None else ignore
-        self._policies = Policies(self._rules, scheduler, _NeverStop(), self._results, tell)
+        self.policies = Policies(self._rules, scheduler, _NeverStop(), self._results, tell)
 
     def _make_adapter(self) -> SchedulerAdapter | None:
+        return None if self._own.scheduler is None else self.adapter_of(self._own.scheduler, self._results)
+
+    def adapter_of(self, make: Callable[[], TrialScheduler], results: ResultBuilder) -> SchedulerAdapter:
+        """An adapter with a new scheduler that knows nothing yet."""
         own = self._own
-        if own.scheduler is None:
-            return None
-        scheduler = own.scheduler()
+        scheduler = make()
         given = None if scheduler.metric else own.metric
         scheduler.set_search_properties(given, own.mode if given else None, seed=own.seed)
         scheduler.check_ready()
         info = ExperimentInfo(root=Path("virtual"), name="virtual", trainable_name="curve")
-        return SchedulerAdapter(scheduler, info, self._results)
+        return SchedulerAdapter(scheduler, info, results)
 
     def _make_search(self) -> _InlineProposer | None:
         own = self._own
@@ -202,19 +224,25 @@ class _Driver:
         )
         limit = None if own.num_samples == -1 else own.num_samples
         adapter = ReplayableSearcher(searcher, lambda n: trial_id(PREFIX, n), limit)
-        budget_of = None if self._adapter is None else getattr(self._adapter.scheduler, "hyperband_info", None)
+        has_budgets = self.adapter is not None and hasattr(self.adapter.scheduler, "hyperband_info")
+        budget_of = self._budget_of if has_budgets else None
         script = Script(self._results.last, with_results=hears_results(searcher), budget_of=budget_of)
         return _InlineProposer(adapter, script, Filler(own.space, type(searcher).__name__))
+
+    def _budget_of(self, n: int, result: Mapping[str, Any]) -> Mapping[str, Any]:
+        scheduler: Any = self.adapter.scheduler if self.adapter is not None else None
+        told: Mapping[str, Any] = scheduler.hyperband_info(n, result)
+        return told
 
     def _open(self) -> State:
         state = State()
         for payload in self._own.journal:
             event = ev.decode(payload)
-            if self._adapter is not None:
-                self._adapter.before(state, event)
+            if self.adapter is not None:
+                self.adapter.before(state, event)
             apply(state, event, RETENTION)
-            if self._adapter is not None:
-                self._adapter.after(state, event)
+            if self.adapter is not None:
+                self.adapter.after(state, event)
             if self._search is not None:
                 self._search.after(state, event)
         return state
@@ -222,7 +250,7 @@ class _Driver:
     def _make_proposer(self) -> Any:
         own = self._own
         describe = Describer(
-            self._state,
+            self.state,
             prefix=PREFIX,
             request_of=lambda config: None,
             keep_value=lambda proposal: proposal.config,
@@ -231,41 +259,53 @@ class _Driver:
         if self._search is not None:
             self._search.start(describe)
             return self._search
-        return VariantProposer(
-            VariantPlan(own.space, seed=own.seed, num_samples=own.num_samples), self._state, describe
-        )
+        return VariantProposer(VariantPlan(own.space, seed=own.seed, num_samples=own.num_samples), self.state, describe)
 
     # --- time
 
     def drive(self) -> bool:
         """Run; True if the experiment has ended, False if this driver was killed before."""
-        own, state = self._own, self._state
+        own, state = self._own, self.state
         start: list[ob.Observation] = [ob.Capacity({"CPU": float(own.slots)})]
         if state.trials:
             start.append(ob.Resumed(lost="the driver was killed"))
         self._settle(start)
-        while not finished(state) and self._queue:
+        while not finished(state):
             if own.kill_every and len(own._points) - self._born >= own.kill_every:
                 return False
-            at, _, first = heapq.heappop(self._queue)
-            if own.until is not None and at > own.until:
+            observations = self._next()
+            if observations is None or (own.until is not None and own._at > own.until):
                 return True
-            own._at = at
             seen = len(own._points)
-            self._settle([first])
+            self._settle(observations)
             if own.enough is not None and any(map(own.enough, own._points[seen:])):
                 return True
         return True
+
+    def _next(self) -> list[ob.Observation] | None:
+        """Let time pass until something happens; None if nothing will."""
+        own = self._own
+        if self._queue:
+            own._at, _, first = heapq.heappop(self._queue)
+            return [first]
+        held = [until for until in self.state.driver.held_until.values() if until > own._at]
+        if not held:
+            return None
+        own._at = min(held)  # somebody who has failed waits before it is tried again
+        return []
+
+    def watch(self, event: ev.AnyEvent) -> None:
+        """An event is a fact: it goes into the journal. Called in the middle of a turn."""
+        self._own.journal.append(ev.encode(event))
 
     def _settle(self, observations: list[ob.Observation]) -> None:
         """Turns until nothing more happens at this moment."""
         for _ in range(TURNS_AT_ONCE):
             self._told: list[ob.Observation] = []
-            turn = Turn(self._state, self._policies, self._own._at)
+            turn = Turn(self.state, self.policies, self._own._at, self.watch)
             decide_all(turn, observations)
-            self._own.journal.extend(map(ev.encode, turn.events))
             for event in turn.events:
-                if isinstance(event, ev.Reported) and not self._state.trials[event.n].again:
+                if isinstance(event, ev.Reported) and not self.state.trials[event.n].again:
                     step = int(event.metrics["training_iteration"])
                     self._own._points.append(CurvePoint(self._own._at, event.n, step, event.metrics))
             for command in turn.commands:
@@ -282,10 +322,10 @@ class _Driver:
     def _carry_out(self, command: cmd.Command) -> None:
         match command:
             case cmd.Launch(n, _):
-                self._launch(self._state.trials[n])
+                self._launch(self.state.trials[n])
             case cmd.Reply(n, attempt, _, go, _):
                 if go == "go":
-                    self._step(self._state.trials[n])
+                    self._step(self.state.trials[n])
                 else:
                     self._told.append(ob.Stopped(n, attempt, 1))
             case cmd.Commit(n, index):
@@ -306,7 +346,11 @@ class _Driver:
     def _step(self, trial: Trial) -> None:
         """The trial computes its next step: it will report it when the time has come."""
         done, state = self._program[trial.n]
-        outcome = self._own.curve(trial.config, done + 1, state)
+        try:
+            outcome = self._own.curve(trial.config, done + 1, state)
+        except AttemptFails as error:
+            self._later(0.0, ob.Raised(trial.n, trial.attempt, 1, ev.ErrorFacts("AttemptFails", str(error))))
+            return
         if outcome is None:
             self._later(0.0, ob.Returned(trial.n, trial.attempt, 1))
             return
