@@ -1,6 +1,6 @@
-"""What every searcher that stands on a library must do, whatever the library. Adapters run all of ``CHECKS``.
+"""What every searcher that stands on a library must do besides the contract of searchers. They run all of ``CHECKS``.
 
-A searcher is asked and told at its adapter, as a driver does it; see ``search_world``.
+A searcher is asked and told as a driver does it; see ``holdfast.testing.searcher_contract``.
 """
 
 from __future__ import annotations
@@ -17,16 +17,22 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from search_world import EVERY_DOMAIN, MODEL, Adapter, check_continues_exactly, live, trial_name
+from search_world import EVERY_DOMAIN, MODEL
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError
 from holdfast.search.replayable import Asked, Completed, ResultTold, Suggested
 from holdfast.search.searcher import Searcher, can_snapshot
-from holdfast.search.spaces import Filler, domains_of
-from holdfast.space.domains import Float, Integer
-from holdfast.space.nested import flatten_dict, get_at
+from holdfast.search.spaces import Filler
 from holdfast.space.objects import extract_objects, is_marker
+from holdfast.testing.searcher_contract import (
+    SearcherHarness,
+    assert_exact_resume,
+    assert_within,
+    live,
+    score,
+    trial_name,
+)
 
 NOT_NUMBERS = [math.nan, math.inf, -math.inf, None, "text", [1.0], {}, 10**400, "absent"]
 """Values of a metric from which nothing can be learned."""
@@ -67,17 +73,11 @@ class Case:
 
     def adapter(
         self, space: Mapping[str, Any] = NUMBERS, mode: str = "min", seed: int = 7, **arguments: Any
-    ) -> Adapter:
-        return Adapter(self.make(**arguments), space, mode=mode, seed=seed)
+    ) -> SearcherHarness:
+        return SearcherHarness(self.make(**arguments), space, mode=mode, seed=seed)
 
 
-def score(config: Mapping[str, Any]) -> dict[str, Any]:
-    """A result that depends on every number of a config."""
-    numbers = [value for value in flatten_dict(config, flatten_list=True).values() if isinstance(value, int | float)]
-    return {"loss": sum((value - 0.3) ** 2 for value in numbers), "training_iteration": 3}
-
-
-def ask(adapter: Adapter) -> dict[str, Any]:
+def ask(adapter: SearcherHarness) -> dict[str, Any]:
     """A new trial's config."""
     (answer,) = adapter.hear(Asked(1))
     assert isinstance(answer, Suggested), answer
@@ -85,27 +85,13 @@ def ask(adapter: Adapter) -> dict[str, Any]:
     return adapter.configs[answer.n]
 
 
-def run(adapter: Adapter, trials: int) -> list[dict[str, Any]]:
+def run(adapter: SearcherHarness, trials: int) -> list[dict[str, Any]]:
     """So many trials, one after the other."""
     configs = []
     for _ in range(trials):
         configs.append(ask(adapter))
         adapter.hear(Completed(trial_name(adapter.created - 1), score(configs[-1]), False))
     return configs
-
-
-def assert_within(space: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Every value is of its domain, and every constant is there."""
-    domains = domains_of(space, "a test")
-    filled = Filler(space, "a test").config(dict.fromkeys(domains, "x"))
-    assert flatten_dict(filled).keys() <= flatten_dict(config).keys() | domains.keys()
-    for path, domain in domains.items():
-        value = get_at(config, tuple(int(part) if part.isdigit() else part for part in path.split("/")))
-        assert domain.is_valid(value), (path, value)
-        if isinstance(domain, Integer):
-            assert type(value) is int, (path, value)
-        if isinstance(domain, Float):
-            assert type(value) is float, (path, value)
 
 
 # --- what it suggests
@@ -355,14 +341,14 @@ def continues_exactly_from_its_memory_or_when_told_again(case: Case) -> None:
     points = [{"x": 0.5}]
     history = live(case.adapter(points_to_evaluate=points), score, case.trials, with_results=True)
     assert can_snapshot(case.make())
-    check_continues_exactly(lambda: case.adapter(points_to_evaluate=points), history, case.every, case.ahead)
+    assert_exact_resume(lambda: case.adapter(points_to_evaluate=points), history, case.every, case.ahead)
 
 
 def continues_exactly_with_choices(case: Case) -> None:
     if not case.has_choices:
         return
     history = live(case.adapter(MODEL), score, case.trials)
-    check_continues_exactly(lambda: case.adapter(MODEL), history, 3 * case.every, case.ahead)
+    assert_exact_resume(lambda: case.adapter(MODEL), history, 3 * case.every, case.ahead)
 
 
 def is_saved_to_and_restored_from_a_file(case: Case, tmp_path: Path) -> None:

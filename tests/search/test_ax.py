@@ -7,13 +7,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_world import check_continues_exactly, live, trial_name
-from searcher_contract import NUMBERS, Case, ask, every_check, keep, run, score
+from library_contract import NUMBERS, Case, ask, every_check, keep, run
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.search.ax import AxSearch
 from holdfast.search.replayable import Asked, Completed, NotNow
+from holdfast.testing.searcher_contract import assert_exact_resume, live, score, trial_name
 
 pytest.importorskip("ax.api", exc_type=ImportError)
 
@@ -35,7 +35,7 @@ def test_the_gaussian_process_continues_exactly():
         return Case(AxSearch, "ax", "ax", {"initialization_budget": 2}).adapter({"x": tune.uniform(-5, 5)})
 
     history = live(make(), score, 4, slots=1)
-    check_continues_exactly(make, history, every=4, ahead=3)
+    assert_exact_resume(make, history, every=4, ahead=3)
 
 
 def test_it_waits_for_results_that_it_needs():

@@ -7,14 +7,15 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from search_world import EVERY_DOMAIN, trial_name
-from searcher_contract import NUMBERS, Case, ask, every_check, keep, run, score
+from library_contract import NUMBERS, Case, ask, every_check, keep, run
+from search_world import EVERY_DOMAIN
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError
 from holdfast.search import create_searcher
 from holdfast.search.bayesopt import BayesOptSearch
 from holdfast.search.replayable import Asked, Completed, NoMoreSuggestions, NotNow
+from holdfast.testing.searcher_contract import score, trial_name
 
 pytest.importorskip("bayes_opt")
 

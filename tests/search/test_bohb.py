@@ -8,8 +8,7 @@ from statistics import median
 from typing import Any
 
 import pytest
-from search_world import check_continues_exactly, live, trial_name
-from searcher_contract import Case, ask, every_check, keep, score
+from library_contract import Case, ask, every_check, keep
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError
@@ -17,6 +16,7 @@ from holdfast.schedulers.hb_bohb import HyperBandForBOHB
 from holdfast.search import create_searcher
 from holdfast.search.bohb import TuneBOHB
 from holdfast.search.replayable import Asked, Completed, NotNow, Paused, ResultTold, Suggested, Unpaused
+from holdfast.testing.searcher_contract import assert_exact_resume, live, score, trial_name
 
 pytest.importorskip("numpy")
 
@@ -127,7 +127,7 @@ def test_pauses_are_part_of_its_memory():
         mixed.append(each)
         if isinstance(each, ResultTold) and paused:
             mixed += [paused.pop(0), Unpaused(each.trial_id)]
-    check_continues_exactly(make, mixed, every=2)
+    assert_exact_resume(make, mixed, every=2)
 
 
 def test_a_space_of_configspace_is_taken():

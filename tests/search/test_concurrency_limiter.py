@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_world import Adapter, Notebook, check_continues_exactly, live, trial_name
+from search_world import Notebook
 
 import holdfast as tune
 from holdfast.errors import CannotWrapError, InvalidInputError
@@ -16,6 +16,7 @@ from holdfast.search.concurrency_limiter import ConcurrencyLimiter
 from holdfast.search.optuna import OptunaSearch
 from holdfast.search.replayable import Asked, Completed, NoMoreSuggestions, NotNow, Suggested
 from holdfast.search.searcher import Searcher, can_snapshot, hears_results
+from holdfast.testing.searcher_contract import SearcherHarness, assert_exact_resume, live, trial_name
 
 SPACE = {"x": tune.uniform(-5, 5), "kind": tune.choice(["a", "b"])}
 
@@ -148,7 +149,9 @@ def test_nothing_hangs_in_hundreds_of_random_stories(batch: bool) -> None:
     for seed in range(300):
         dice = random.Random(seed)
         total, patience, limit = dice.randint(1, 12), dice.randint(1, 5), dice.randint(1, 5)
-        adapter = Adapter(ConcurrencyLimiter(Notebook(total, patience), limit, batch), {"x": tune.uniform(0, 1)})
+        adapter = SearcherHarness(
+            ConcurrencyLimiter(Notebook(total, patience), limit, batch), {"x": tune.uniform(0, 1)}
+        )
         live(adapter, score, trials=1000, slots=dice.randint(1, 6), seed=seed)
         assert len(adapter.configs) == total, f"seed {seed}"
 
@@ -161,10 +164,10 @@ def test_it_continues_exactly_around_tpe(batch: bool) -> None:
     search = ConcurrencyLimiter(OptunaSearch(), 4, batch)
     assert can_snapshot(search)
 
-    def make() -> Adapter:
-        return Adapter(search, SPACE)
+    def make() -> SearcherHarness:
+        return SearcherHarness(search, SPACE)
 
-    check_continues_exactly(make, live(make(), score, trials=20, slots=6), every=3, ahead=16)
+    assert_exact_resume(make, live(make(), score, trials=20, slots=6), every=3, ahead=16)
 
 
 def test_it_remembers_for_searchers_that_only_know_files(tmp_path: Path) -> None:
@@ -181,7 +184,7 @@ def test_it_remembers_for_searchers_that_only_know_files(tmp_path: Path) -> None
 
 
 def test_the_desk_owes_an_answer_until_there_is_room() -> None:
-    adapter = Adapter(ConcurrencyLimiter(OptunaSearch(), 1), SPACE, limit=2)
+    adapter = SearcherHarness(ConcurrencyLimiter(OptunaSearch(), 1), SPACE, limit=2)
     answers = adapter.hear(Asked(3))
     assert [type(answer) for answer in answers] == [Suggested, NotNow]
     adapter.hear(0)

@@ -6,13 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_world import check_continues_exactly, live, trial_name
-from searcher_contract import NUMBERS, Case, ask, every_check, keep, run
+from library_contract import NUMBERS, Case, ask, every_check, keep, run
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError
 from holdfast.search.hebo import HEBOSearch
 from holdfast.search.replayable import Asked, Completed, NotNow
+from holdfast.testing.searcher_contract import assert_exact_resume, live, trial_name
 
 pytest.importorskip("hebo", exc_type=ImportError)
 
@@ -37,7 +37,7 @@ def test_the_gaussian_process_continues_exactly():
         return {"loss": (config["x"] - 1.3) ** 2 + 0.1 * config["lr"]}
 
     history = live(make(), score, 4, slots=1)
-    check_continues_exactly(make, history, every=6, ahead=2)
+    assert_exact_resume(make, history, every=6, ahead=2)
 
 
 def test_as_many_points_are_proposed_together_as_are_free():

@@ -8,14 +8,15 @@ from typing import Any
 
 import cloudpickle
 import pytest
-from search_world import MODEL, trial_name
-from searcher_contract import Case, ask, every_check, keep, run
+from library_contract import Case, ask, every_check, keep, run
+from search_world import MODEL
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError, UsageError
 from holdfast.search import create_searcher
 from holdfast.search.hyperopt import HyperOptSearch
 from holdfast.search.replayable import Completed
+from holdfast.testing.searcher_contract import trial_name
 
 hyperopt = pytest.importorskip("hyperopt")
 

@@ -7,14 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_world import check_continues_exactly, live, trial_name
-from searcher_contract import NUMBERS, Case, ask, every_check, keep, score
+from library_contract import NUMBERS, Case, ask, every_check, keep
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.search import create_searcher
 from holdfast.search.nevergrad import NevergradSearch
 from holdfast.search.replayable import Asked, Completed, NotNow
+from holdfast.testing.searcher_contract import assert_exact_resume, live, score, trial_name
 
 ng = pytest.importorskip("nevergrad")
 
@@ -29,7 +29,7 @@ def test_keeps_the_contract_of_searchers(check: Any, tmp_path: Path):
 @pytest.mark.parametrize("optimizer", ["CMA", "TwoPointsDE", "PSO", "RandomSearch", "ScrHammersleySearch", "MetaModel"])
 def test_every_optimizer_continues_exactly(optimizer: str):
     history = live(CASE.adapter(optimizer=optimizer), score, 10)
-    check_continues_exactly(lambda: CASE.adapter(optimizer=optimizer), history, every=7)
+    assert_exact_resume(lambda: CASE.adapter(optimizer=optimizer), history, every=7)
 
 
 @pytest.mark.parametrize("optimizer", ["Powell", "NelderMead", "SQP"])
@@ -37,7 +37,7 @@ def test_optimizers_that_run_in_a_thread_of_their_own_continue_exactly_too(optim
     adapter = CASE.adapter(optimizer=optimizer)
     history = live(adapter, score, 8, slots=1)
     assert adapter.searcher.get_state()["_stored"] == b""
-    check_continues_exactly(lambda: CASE.adapter(optimizer=optimizer), history, every=5)
+    assert_exact_resume(lambda: CASE.adapter(optimizer=optimizer), history, every=5)
 
 
 def test_an_optimizer_that_wants_each_result_at_once_is_asked_for_one_trial_at_a_time():

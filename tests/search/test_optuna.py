@@ -25,7 +25,7 @@ from optuna.samplers import (
 )
 from optuna.trial import TrialState
 from optuna_world import MANY, NUMBERS, SAMPLERS, SPACE, learned, mostly_slow, quiet, score, told, tpe_with_everything
-from search_world import MODEL, Adapter, check_continues_exactly, live, retold, trial_name
+from search_world import MODEL
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError, InvalidTypeError
@@ -34,6 +34,7 @@ from holdfast.search.optuna import OptunaSearch
 from holdfast.search.replayable import Asked, Completed, NoMoreSuggestions, Suggested
 from holdfast.search.searcher import can_snapshot, hears_results
 from holdfast.space.domains import Float
+from holdfast.testing.searcher_contract import SearcherHarness, assert_exact_resume, live, retold, trial_name
 
 # --- exact resume
 
@@ -44,11 +45,11 @@ def test_every_sampler_continues_exactly_from_any_moment(name: str) -> None:
     search = OptunaSearch(sampler=SAMPLERS[name]())
     assert can_snapshot(search)
 
-    def make() -> Adapter:
-        return Adapter(search, SPACE)
+    def make() -> SearcherHarness:
+        return SearcherHarness(search, SPACE)
 
     history = live(make(), score, trials=24)
-    check_continues_exactly(make, history, every=3, ahead=24)
+    assert_exact_resume(make, history, every=3, ahead=24)
 
 
 @pytest.mark.slow
@@ -57,10 +58,10 @@ def test_memories_may_be_taken_at_every_single_event(name: str) -> None:
     space = NUMBERS if name == "cma-es" else SPACE
     search = OptunaSearch(sampler=SAMPLERS[name]())
 
-    def make() -> Adapter:
-        return Adapter(search, space)
+    def make() -> SearcherHarness:
+        return SearcherHarness(search, space)
 
-    check_continues_exactly(make, live(make(), score, trials=16), ahead=12)
+    assert_exact_resume(make, live(make(), score, trials=16), ahead=12)
 
 
 @pytest.mark.slow
@@ -70,32 +71,32 @@ def test_gaussian_processes_continue_exactly() -> None:
     torch.set_num_threads(1)  # of no use for so few numbers, and every other test here would wait for them
     search = OptunaSearch(sampler=quiet(GPSampler, n_startup_trials=3))
 
-    def make() -> Adapter:
-        return Adapter(search, {"x": tune.uniform(-5, 5), "y": tune.uniform(-5, 5)})
+    def make() -> SearcherHarness:
+        return SearcherHarness(search, {"x": tune.uniform(-5, 5), "y": tune.uniform(-5, 5)})
 
     history = live(make(), score, trials=6, slots=2)
-    check_continues_exactly(make, history, every=7, ahead=6)
+    assert_exact_resume(make, history, every=7, ahead=6)
 
 
 @pytest.mark.parametrize("name", ["nsga-ii", *(pytest.param(name, marks=pytest.mark.slow) for name in MANY)])
 def test_several_objectives_continue_exactly(name: str) -> None:
     search = OptunaSearch(metric=["loss", "size"], mode=["min", "max"], sampler=SAMPLERS[name]())
 
-    def make() -> Adapter:
-        return Adapter(search, SPACE, None, None)
+    def make() -> SearcherHarness:
+        return SearcherHarness(search, SPACE, None, None)
 
     history = live(make(), lambda config: {**score(config), "size": config["depth"]}, trials=24)
-    check_continues_exactly(make, history, every=5, ahead=24)
+    assert_exact_resume(make, history, every=5, ahead=24)
 
 
 @pytest.mark.slow
 def test_conditional_spaces_continue_exactly() -> None:
     search = OptunaSearch(sampler=tpe_with_everything())
 
-    def make() -> Adapter:
-        return Adapter(search, MODEL)
+    def make() -> SearcherHarness:
+        return SearcherHarness(search, MODEL)
 
-    check_continues_exactly(make, live(make(), score, trials=20), every=4, ahead=20)
+    assert_exact_resume(make, live(make(), score, trials=20), every=4, ahead=20)
 
 
 @pytest.mark.slow
@@ -103,15 +104,15 @@ def test_another_process_with_another_order_of_hashes_answers_the_same(tmp_path:
     searches = {name: OptunaSearch(sampler=make()) for name, make in SAMPLERS.items()}
     story = {}
     for name, search in searches.items():
-        history = live(Adapter(search, SPACE), score, trials=14)
-        story[name] = (search, history, retold(Adapter(search, SPACE), history))
+        history = live(SearcherHarness(search, SPACE), score, trials=14)
+        story[name] = (search, history, retold(SearcherHarness(search, SPACE), history))
     (tmp_path / "story.pkl").write_bytes(cloudpickle.dumps((SPACE, story)))
     code = (
         "import pickle, sys, warnings\n"
-        "from search_world import Adapter, retold\n"
+        "from holdfast.testing.searcher_contract import SearcherHarness, retold\n"
         "space, story = pickle.load(open(sys.argv[1], 'rb'))\n"
         "for name, (search, history, expected) in story.items():\n"
-        "    assert retold(Adapter(search, space), history) == expected, name\n"
+        "    assert retold(SearcherHarness(search, space), history) == expected, name\n"
     )
     paths = os.pathsep.join([str(Path(tune.__file__).parent.parent), str(Path(__file__).parent)])
     for hashes in ("1", "77"):
@@ -121,7 +122,7 @@ def test_another_process_with_another_order_of_hashes_answers_the_same(tmp_path:
 
 def test_a_seed_of_its_own_wins_over_the_experiments() -> None:
     def first(seed: int | None, experiment: int) -> Any:
-        return retold(Adapter(OptunaSearch(seed=seed), SPACE, seed=experiment), [Asked(3)])
+        return retold(SearcherHarness(OptunaSearch(seed=seed), SPACE, seed=experiment), [Asked(3)])
 
     assert first(None, 1) == first(None, 1)
     assert first(None, 1) != first(None, 2)
@@ -130,7 +131,7 @@ def test_a_seed_of_its_own_wins_over_the_experiments() -> None:
 
 def test_a_sampler_with_a_seed_keeps_it() -> None:
     def first(experiment: int) -> Any:
-        return retold(Adapter(OptunaSearch(sampler=RandomSampler(seed=3)), SPACE, seed=experiment), [Asked(3)])
+        return retold(SearcherHarness(OptunaSearch(sampler=RandomSampler(seed=3)), SPACE, seed=experiment), [Asked(3)])
 
     assert first(1) == first(2)
 
@@ -167,7 +168,7 @@ INVALID = {
 
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_nine_kinds_of_invalid_results_are_survived_by_every_sampler(name: str) -> None:
-    adapter = Adapter(OptunaSearch(sampler=SAMPLERS[name]()), SPACE)
+    adapter = SearcherHarness(OptunaSearch(sampler=SAMPLERS[name]()), SPACE)
     for n in range(30):
         adapter.hear(Asked(1))
         result: dict[str, Any] = {"other": 1, **score(adapter.configs[n])}
@@ -250,15 +251,15 @@ def test_metrics_that_are_only_observed_are_kept() -> None:
 def test_constraints_are_kept_to() -> None:
     """Without the constraint the best loss is at x = 0."""
 
-    def make() -> Adapter:
+    def make() -> SearcherHarness:
         sampler = quiet(TPESampler, constraints_func=lambda trial: (1.0 - trial.user_attrs["x"],), n_startup_trials=8)
-        return Adapter(OptunaSearch(sampler=sampler), {"x": tune.uniform(0, 5)})
+        return SearcherHarness(OptunaSearch(sampler=sampler), {"x": tune.uniform(0, 5)})
 
     adapter = make()
     history = live(adapter, lambda config: {"loss": config["x"], "x": config["x"]}, trials=50, slots=1)
     late = [config["x"] for n, config in adapter.configs.items() if n >= 30]
     assert sum(1.0 <= x < 2.0 for x in late) > len(late) / 3  # a fifth, if it knew nothing
-    check_continues_exactly(make, history, every=40, ahead=30)
+    assert_exact_resume(make, history, every=40, ahead=30)
 
 
 def test_a_constraint_that_fails_does_not_end_the_search() -> None:
@@ -275,16 +276,18 @@ def test_a_constraint_that_fails_does_not_end_the_search() -> None:
 @pytest.mark.parametrize("make", [GridSampler, BruteForceSampler])
 def test_samplers_that_have_tried_everything_end_the_search(make: Any) -> None:
     sampler = make({"x": [0, 1, 2]}) if make is GridSampler else quiet(make)
-    adapter = Adapter(OptunaSearch(sampler=sampler), {"x": tune.randint(0, 3)})
+    adapter = SearcherHarness(OptunaSearch(sampler=sampler), {"x": tune.randint(0, 3)})
     history = live(adapter, lambda config: {"loss": config["x"]}, trials=10, slots=1, seed=3)
     assert sorted(config["x"] for config in adapter.configs.values()) == [0, 1, 2]
     assert adapter.adapter.unclaimed() == [NoMoreSuggestions("the searcher has finished")]
-    check_continues_exactly(lambda: Adapter(OptunaSearch(sampler=sampler), {"x": tune.randint(0, 3)}), history)
+    assert_exact_resume(lambda: SearcherHarness(OptunaSearch(sampler=sampler), {"x": tune.randint(0, 3)}), history)
 
 
 def test_it_learns() -> None:
     def late_losses(sampler: Any) -> list[float]:
-        adapter = Adapter(OptunaSearch(sampler=sampler), {"x": tune.uniform(-100, 100), "y": tune.uniform(-100, 100)})
+        adapter = SearcherHarness(
+            OptunaSearch(sampler=sampler), {"x": tune.uniform(-100, 100), "y": tune.uniform(-100, 100)}
+        )
         live(adapter, lambda config: {"loss": config["x"] ** 2 + config["y"] ** 2}, trials=60, slots=1)
         return sorted(config["x"] ** 2 + config["y"] ** 2 for n, config in adapter.configs.items() if n >= 30)
 
@@ -297,7 +300,7 @@ def test_it_learns() -> None:
 def test_optuna_says_nothing_and_the_users_logging_stays_as_it_is(capfd: pytest.CaptureFixture[str]) -> None:
     loggers = [logging.getLogger(name) for name in ("optuna", "optuna.study.study", "optuna.storages._in_memory")]
     before = [(logger.level, logger.disabled, logger.propagate, list(logger.handlers)) for logger in loggers]
-    live(Adapter(OptunaSearch(), SPACE), score, trials=12)
+    live(SearcherHarness(OptunaSearch(), SPACE), score, trials=12)
     assert capfd.readouterr() == ("", "")
     assert [(each.level, each.disabled, each.propagate, list(each.handlers)) for each in loggers] == before
 
@@ -354,7 +357,7 @@ def test_it_can_be_made_by_its_name() -> None:
 
 
 def test_more_trials_than_samples_are_never_suggested() -> None:
-    adapter = Adapter(OptunaSearch(), SPACE, limit=2)
+    adapter = SearcherHarness(OptunaSearch(), SPACE, limit=2)
     answers = adapter.hear(Asked(5))
     assert [type(answer) for answer in answers] == [Suggested, Suggested, NoMoreSuggestions]
     assert adapter.hear(Completed(trial_name(0), {"loss": 1.0}, False)) == []

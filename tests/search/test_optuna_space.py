@@ -12,13 +12,14 @@ from optuna.samplers import (
 )
 from optuna.trial import TrialState
 from optuna_world import SAMPLERS, SPACE, learned, score
-from search_world import EVERY_DOMAIN, MODEL, Adapter, check_continues_exactly, live
+from search_world import EVERY_DOMAIN, MODEL
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.search.optuna import OptunaSearch
 from holdfast.space.domains import Domain
 from holdfast.space.objects import extract_objects
+from holdfast.testing.searcher_contract import SearcherHarness, assert_exact_resume, live
 
 # --- spaces
 
@@ -26,7 +27,7 @@ from holdfast.space.objects import extract_objects
 @pytest.mark.parametrize("name", SAMPLERS)
 def test_every_domain_can_be_searched(name: str) -> None:
     space = EVERY_DOMAIN
-    adapter = Adapter(OptunaSearch(sampler=SAMPLERS[name]()), space)
+    adapter = SearcherHarness(OptunaSearch(sampler=SAMPLERS[name]()), space)
     live(adapter, lambda config: {"loss": config["uniform"]}, trials=25)
     for config in adapter.configs.values():
         nested = {**config, "deep": config["nested"]["deep"]["er"], "first": config["nested"]["list"][0]}
@@ -41,7 +42,7 @@ def test_every_domain_can_be_searched(name: str) -> None:
 
 
 def test_normal_values_are_normal() -> None:
-    adapter = Adapter(OptunaSearch(sampler=RandomSampler()), {"x": tune.randn(10, 2)})
+    adapter = SearcherHarness(OptunaSearch(sampler=RandomSampler()), {"x": tune.randn(10, 2)})
     live(adapter, lambda config: {"loss": config["x"]}, trials=400)
     values = sorted(config["x"] for config in adapter.configs.values())
     assert 9.6 < values[200] < 10.4
@@ -49,7 +50,7 @@ def test_normal_values_are_normal() -> None:
 
 
 def test_choices_with_domains_inside_become_conditional() -> None:
-    adapter = Adapter(OptunaSearch(), MODEL)
+    adapter = SearcherHarness(OptunaSearch(), MODEL)
     live(adapter, score, trials=30)
     seen = set()
     for config in adapter.configs.values():
@@ -73,7 +74,7 @@ def test_choices_with_domains_inside_become_conditional() -> None:
 
 def test_objects_are_chosen_by_their_number() -> None:
     space, objects = extract_objects({"data": tune.choice([b"train", b"test", print]), "x": tune.uniform(0, 1)})
-    adapter = Adapter(OptunaSearch(), space)
+    adapter = SearcherHarness(OptunaSearch(), space)
     live(adapter, score, trials=12)
     chosen = {config["data"]["__object__"] for config in adapter.configs.values()}
     assert chosen == objects.keys() == {"data/0", "data/1", "data/2"}
@@ -90,7 +91,7 @@ def test_objects_are_chosen_by_their_number() -> None:
 )
 def test_what_cannot_be_searched_is_refused(space: dict[str, Any], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
-        Adapter(OptunaSearch(), space)
+        SearcherHarness(OptunaSearch(), space)
 
 
 def test_a_space_of_its_own_may_have_distributions_and_constants() -> None:
@@ -130,8 +131,8 @@ def by_run(trial: Any) -> dict[str, Any] | None:
 def test_a_function_may_be_the_space() -> None:
     search = OptunaSearch(by_run, metric="loss", mode="min")
 
-    def make() -> Adapter:
-        return Adapter(search, {"constant": 1})
+    def make() -> SearcherHarness:
+        return SearcherHarness(search, {"constant": 1})
 
     adapter = make()
     history = live(adapter, lambda config: {"loss": config["opt"]["lr"]}, trials=20)
@@ -142,7 +143,7 @@ def test_a_function_may_be_the_space() -> None:
             assert config["opt"]["name"] == "adam"
         else:
             assert 1 <= config["layers"] <= 9
-    check_continues_exactly(make, history, every=7, ahead=20)
+    assert_exact_resume(make, history, every=7, ahead=20)
 
 
 def test_a_function_that_returns_something_else_is_refused() -> None:
@@ -169,7 +170,7 @@ def test_points_are_tried_first_and_learned_from() -> None:
         {"x": 1.5, "lr": 1e-3, "units": 8, "depth": 2, "kind": "b"},
         {"x": -1.0},
     ]
-    adapter = Adapter(OptunaSearch(points_to_evaluate=points), SPACE)
+    adapter = SearcherHarness(OptunaSearch(points_to_evaluate=points), SPACE)
     live(adapter, score, trials=4, slots=1, seed=3)
     assert adapter.configs[0] == {**points[0], "epochs": 3}
     assert adapter.configs[1]["x"] == -1.0
@@ -184,7 +185,7 @@ def test_points_reach_into_conditions_and_nested_spaces() -> None:
         {"model": "nothing", "a/b": -1.0, "a/c": 200},
         {"model": 12.5},
     ]
-    adapter = Adapter(OptunaSearch(points_to_evaluate=points), space)
+    adapter = SearcherHarness(OptunaSearch(points_to_evaluate=points), space)
     live(adapter, score, trials=3, slots=1, seed=4)
     assert adapter.configs[0]["model"] == points[0]["model"]
     assert adapter.configs[0]["a"]["b"] == 6.5
@@ -201,7 +202,7 @@ def test_points_reach_into_conditions_and_nested_spaces() -> None:
 def test_values_outside_of_their_domain_are_tried_but_not_learned_from() -> None:
     points = [{"x": 99.0, "kind": "z", "epochs": 8}]
     with pytest.warns(UserWarning, match="points_to_evaluate sets") as warned:
-        adapter = Adapter(OptunaSearch(points_to_evaluate=points), SPACE)
+        adapter = SearcherHarness(OptunaSearch(points_to_evaluate=points), SPACE)
     texts = [str(each.message) for each in warned]
     assert any("'x' to 99.0" in text for text in texts)
     assert any("'kind' to 'z'" in text for text in texts)
@@ -217,7 +218,7 @@ def test_values_outside_of_their_domain_are_tried_but_not_learned_from() -> None
 )
 def test_points_that_make_no_sense_are_refused(points: list[dict[str, Any]], words: str) -> None:
     with pytest.raises(InvalidInputError, match=words):
-        Adapter(OptunaSearch(points_to_evaluate=points), SPACE)
+        SearcherHarness(OptunaSearch(points_to_evaluate=points), SPACE)
 
 
 def test_rewards_are_learned_from_instead_of_trying_the_points() -> None:
@@ -235,7 +236,7 @@ def test_points_can_be_added_before_the_space_is_known() -> None:
     search.add_evaluated_point({"x": 0.6}, 3.0, error=True)
     search.add_evaluated_point({"x": 0.7}, 4.0, pruned=True)
     search.add_evaluated_point({"x": 0.8}, math.nan)
-    adapter = Adapter(search, {"x": tune.uniform(0, 1)})
+    adapter = SearcherHarness(search, {"x": tune.uniform(0, 1)})
     states = [trial.state for trial in learned(adapter.searcher)]
     assert states == [TrialState.COMPLETE, TrialState.FAIL, TrialState.PRUNED, TrialState.FAIL]
     assert learned(adapter.searcher)[0].intermediate_values == {0: 4.0, 1: 2.0}
@@ -251,7 +252,7 @@ def test_points_can_be_added_before_the_space_is_known() -> None:
     ],
 )
 def test_evaluated_points_that_do_not_fit_are_left_out(config: dict[str, Any], value: Any, reason: str) -> None:
-    adapter = Adapter(OptunaSearch(), {"x": tune.uniform(0, 1), "kind": tune.choice(["a", "b"])})
+    adapter = SearcherHarness(OptunaSearch(), {"x": tune.uniform(0, 1), "kind": tune.choice(["a", "b"])})
     with pytest.warns(UserWarning, match=reason):
         adapter.searcher.add_evaluated_point(config, value)
     assert not learned(adapter.searcher)

@@ -8,12 +8,12 @@ from typing import Any
 import optuna
 import pytest
 from optuna_world import learned, score, told
-from search_world import Adapter, check_continues_exactly, live, retold, trial_name
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.search.optuna import OptunaSearch
 from holdfast.search.searcher import hears_results
+from holdfast.testing.searcher_contract import SearcherHarness, assert_exact_resume, live, retold, trial_name
 
 
 def storages(folder: Path) -> dict[str, Any]:
@@ -27,12 +27,14 @@ def test_a_storage_gets_every_trial_once_however_often_the_past_is_told(kind: st
     search = OptunaSearch(storage=storage, study_name="mine")
     assert hears_results(search)
 
-    def make() -> Adapter:
-        return Adapter(search, {"x": tune.uniform(0, 1), "c": tune.choice([{"a": 1}, {"a": tune.uniform(0, 1)}])})
+    def make() -> SearcherHarness:
+        return SearcherHarness(
+            search, {"x": tune.uniform(0, 1), "c": tune.choice([{"a": 1}, {"a": tune.uniform(0, 1)}])}
+        )
 
     adapter = make()
     history = live(adapter, score, trials=8, slots=2, with_results=True)
-    check_continues_exactly(make, history, every=9, ahead=20)
+    assert_exact_resume(make, history, every=9, ahead=20)
     study = optuna.load_study(study_name="mine", storage=storage)
     ours = [trial.user_attrs["holdfast_trial_id"] for trial in study.trials]
     assert sorted(ours) == [trial_name(n) for n in range(8)]
@@ -54,8 +56,8 @@ def test_what_a_storage_holds_at_the_beginning_is_learned_from_and_nothing_that_
     study.ask()  # somebody else is busy
     search = OptunaSearch(storage=storage, study_name="mine")
 
-    def make() -> Adapter:
-        return Adapter(search, {"x": tune.uniform(0, 1)})
+    def make() -> SearcherHarness:
+        return SearcherHarness(search, {"x": tune.uniform(0, 1)})
 
     adapter = make()
     history = live(adapter, score, trials=14, slots=2)

@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 import pytest
-from search_world import Adapter, Notebook, check_continues_exactly, live
+from search_world import Notebook
 
 import holdfast as tune
 from holdfast.errors import CannotWrapError, InvalidInputError
@@ -14,6 +14,7 @@ from holdfast.search.concurrency_limiter import ConcurrencyLimiter
 from holdfast.search.optuna import OptunaSearch
 from holdfast.search.repeater import TRIAL_INDEX, Repeater
 from holdfast.search.searcher import Searcher, can_snapshot
+from holdfast.testing.searcher_contract import SearcherHarness, assert_exact_resume, live
 
 SPACE = {"x": tune.uniform(-5, 5), "a": {"b": tune.choice(["a", "b"]), "c": 3}}
 
@@ -125,15 +126,15 @@ def test_it_continues_exactly(make: Any) -> None:
     search = make()
     assert can_snapshot(search)
 
-    def adapter() -> Adapter:
-        return Adapter(search, SPACE)
+    def adapter() -> SearcherHarness:
+        return SearcherHarness(search, SPACE)
 
     first = adapter()
     history = live(first, lambda config: {"loss": config["x"] ** 2}, trials=30, slots=4)
     assert len(first.configs) == 30
     assert {config["a"]["c"] for config in first.configs.values()} == {3}
     assert len({config["x"] for config in first.configs.values()}) < 30
-    check_continues_exactly(adapter, history, every=7, ahead=20)
+    assert_exact_resume(adapter, history, every=7, ahead=20)
 
 
 @pytest.mark.parametrize("number", [0, -1, 1.5, "2", True])

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from scipy.stats import qmc
-from search_world import EVERY_DOMAIN, MODEL, Adapter, check_continues_exactly, live
+from search_world import EVERY_DOMAIN, MODEL
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError, InvalidTypeError
@@ -19,12 +19,13 @@ from holdfast.search.searcher import can_snapshot
 from holdfast.search.sobol import MAX_DIMENSIONS, SobolSearch
 from holdfast.space.domains import Domain
 from holdfast.space.objects import extract_objects
+from holdfast.testing.searcher_contract import SearcherHarness, assert_exact_resume, live
 
 SQUARE = {"x": tune.uniform(0, 1), "y": tune.uniform(0, 1), "constant": 1}
 
 
 def configs(search: SobolSearch, space: dict[str, Any], count: int, seed: int = 7) -> list[dict[str, Any]]:
-    adapter = Adapter(search, space, None, None, seed=seed)
+    adapter = SearcherHarness(search, space, None, None, seed=seed)
     live(adapter, lambda config: {"loss": 1.0}, trials=count)
     return [adapter.configs[n] for n in range(count)]
 
@@ -88,10 +89,10 @@ def test_it_continues_exactly(space: dict[str, Any]) -> None:
     search = SobolSearch(points_to_evaluate=[{"x": 0.25}] if "x" in space else None)
     assert can_snapshot(search)
 
-    def make() -> Adapter:
-        return Adapter(search, space, None, None)
+    def make() -> SearcherHarness:
+        return SearcherHarness(search, space, None, None)
 
-    check_continues_exactly(make, live(make(), lambda config: {"loss": 1.0}, trials=12), ahead=12)
+    assert_exact_resume(make, live(make(), lambda config: {"loss": 1.0}, trials=12), ahead=12)
 
 
 def test_memory_survives_in_a_file(tmp_path: Path) -> None:
@@ -139,13 +140,13 @@ def test_wrong_arguments_are_refused(arguments: dict[str, Any], error: type[Exce
 
 def test_what_cannot_be_searched_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(InvalidInputError, match="grid_search at 'x'"):
-        Adapter(SobolSearch(), {"x": tune.grid_search([1, 2])})
+        SearcherHarness(SobolSearch(), {"x": tune.grid_search([1, 2])})
     with pytest.raises(InvalidInputError, match="no search space yet"):
         SobolSearch().suggest("a")
     assert qmc.Sobol.MAXDIM == MAX_DIMENSIONS
     monkeypatch.setattr("holdfast.search.sobol.MAX_DIMENSIONS", 2)
     with pytest.raises(InvalidInputError, match="over 2 parameters, got 3"):
-        Adapter(SobolSearch(), {f"x{n}": tune.uniform(0, 1) for n in range(3)})
+        SearcherHarness(SobolSearch(), {f"x{n}": tune.uniform(0, 1) for n in range(3)})
 
 
 def test_without_scipy_the_message_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from search_world import Adapter
 
 import holdfast as tune
 from holdfast.errors import ExperimentNotFoundError, InvalidInputError
 from holdfast.search.optuna import OptunaSearch
 from holdfast.search.warm_start import EvaluatedPoint, evaluated_points
+from holdfast.testing.searcher_contract import SearcherHarness
 
 
 def make_train() -> Callable[[dict[str, Any]], None]:
@@ -93,7 +93,7 @@ def test_several_metrics_are_taken_from_trials_that_have_all_of_them(finished: P
 def test_a_searcher_with_several_objectives_learns_from_a_path(finished: Path) -> None:
     search = OptunaSearch(metric=["loss", "deep/size"], mode=["min", "max"])
     search.add_evaluated_trials(finished, ["loss", "deep/size"])
-    adapter = Adapter(search, {"x": tune.randint(0, 100), "opt": {"lr": tune.uniform(0, 1)}}, None, None)
+    adapter = SearcherHarness(search, {"x": tune.randint(0, 100), "opt": {"lr": tune.uniform(0, 1)}}, None, None)
     assert [trial.values for trial in adapter.searcher._study.trials[:2]] == [[8.0, 2.0], [18.0, 2.0]]
 
 
@@ -146,7 +146,7 @@ def test_a_path_without_an_experiment_is_refused(finished: Path, tmp_path: Path)
 def test_a_searcher_learns_from_a_path(finished: Path) -> None:
     search = OptunaSearch()
     search.add_evaluated_trials(finished, "loss")
-    adapter = Adapter(search, {"x": tune.randint(0, 100), "opt": {"lr": tune.uniform(0, 1)}})
+    adapter = SearcherHarness(search, {"x": tune.randint(0, 100), "opt": {"lr": tune.uniform(0, 1)}})
     trials = adapter.searcher._study.trials
     assert [(trial.params["x"], trial.params["opt/lr"], trial.value) for trial in trials] == [
         (10, 0.1, 8.0),

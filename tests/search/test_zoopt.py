@@ -7,14 +7,14 @@ from statistics import median
 from typing import Any
 
 import pytest
-from search_world import trial_name
-from searcher_contract import NUMBERS, Case, ask, every_check, keep, run
+from library_contract import NUMBERS, Case, ask, every_check, keep, run
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError
 from holdfast.search import create_searcher
 from holdfast.search.replayable import Asked, Completed, NoMoreSuggestions, NotNow
 from holdfast.search.zoopt import ZOOptSearch
+from holdfast.testing.searcher_contract import trial_name
 
 zoopt = pytest.importorskip("zoopt")
 

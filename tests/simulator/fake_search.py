@@ -51,10 +51,10 @@ class TellTale(Searcher):
         return {"lr": luck / 2**32, "width": WIDTHS[luck % 3]}
 
     def on_trial_result(self, trial_id: str, result: dict[str, Any]) -> None:
-        self._take_in(trial_id, result["link"], result["training_iteration"], result["config"]["lr"])
+        self._take_in(trial_id, result.get("link"), result["training_iteration"], result["config"]["lr"])
 
     def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
-        self._take_in(trial_id, None if result is None else result["link"], error)
+        self._take_in(trial_id, None if result is None else result.get("link"), error)
         if trial_id in self._live:
             self._live.remove(trial_id)
 
