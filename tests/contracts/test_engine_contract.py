@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from simulated_fakes import simulated_engine
 
 from holdfast.config import LocalEngine
 from holdfast.engines.base import Engine
 from holdfast.engines.local_engine import LocalProcessEngine
 from holdfast.testing.engine_contract import CHECKS, MakeEngine
 from holdfast.testing.scripted import SCRIPTED_RUNNER
-from holdfast.testing.virtual_clock import Timeline
-from simulator.engine import FakeEngine, FakeProcess, Program
-from simulator.fake_trials import scripted
 
 EVERY_CHECK = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 
@@ -29,25 +26,6 @@ def _local_spawn(log_dir: Path) -> Engine:
     return LocalProcessEngine(settings, log_dir=log_dir, runner=SCRIPTED_RUNNER)
 
 
-class QuietHost:
-    """The surroundings of the simulator's engine, while nothing goes wrong."""
-
-    def program(self, process: FakeProcess) -> Program:
-        return scripted(process)
-
-    def uplink(self, message: Any) -> tuple[float, list[float]]:
-        return 0.0, []
-
-    def reply_is_lost(self) -> bool:
-        return False
-
-    def lost_at_death(self, in_flight: int) -> int:
-        return 0
-
-    def __getattr__(self, name: str) -> Any:
-        return lambda *facts: None
-
-
 @EVERY_CHECK
 @pytest.mark.parametrize("make", [_local, _local_spawn])
 def test_the_local_engine(make: Callable[[Path], Engine], check: Callable[[MakeEngine], None], tmp_path: Path) -> None:
@@ -56,4 +34,4 @@ def test_the_local_engine(make: Callable[[Path], Engine], check: Callable[[MakeE
 
 @EVERY_CHECK
 def test_the_engine_of_the_simulator(check: Callable[[MakeEngine], None]) -> None:
-    check(lambda: FakeEngine(Timeline(), QuietHost(), cpus=4))
+    check(simulated_engine)

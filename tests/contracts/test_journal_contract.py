@@ -6,10 +6,10 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from simulated_fakes import SimulatedPlace, history
 
 from holdfast.config import SyncConfig
 from holdfast.controller.backends import ExperimentBackend, LocalBackend
@@ -19,25 +19,14 @@ from holdfast.controller.remote_experiment import SPEC, Remote
 from holdfast.controller.spec import Root
 from holdfast.controller.synced_backend import SyncedBackend
 from holdfast.core.state import State
-from holdfast.journal import claim_epoch, read_journal
 from holdfast.journal.log import Journal
 from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.address import parse
 from holdfast.testing.journal_contract import CHECKS, MakePlace
 from holdfast.testing.memory_store import MemoryStore
-from holdfast.testing.virtual_clock import Timeline
-from simulator.disk import DiskView, MemoryDisk
-from simulator.fake_world import SimJournal
 
 WAIT_S = 0.005
 EVERY_CHECK = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-
-
-def history(root: Path | str, **where: Any) -> list[bytes]:
-    """All records, whose numbers have no gap."""
-    found = list(read_journal(root, **where))
-    assert [seq for seq, _ in found] == list(range(1, len(found) + 1))
-    return [payload for _, payload in found]
 
 
 class LocalPlace:
@@ -119,44 +108,6 @@ class SyncedPlace(LocalPlace):
 
 def _copy(source: str, target: str) -> None:
     shutil.copytree(source, target, dirs_exist_ok=True)
-
-
-class SimulatedPlace:
-    """The simulator's: the real journal on a disk in memory, whose sync thread is an event of the story."""
-
-    ROOT = "/experiment"
-
-    def __init__(self, durability: Any = "group") -> None:
-        self.timeline = Timeline()
-        self.disk = MemoryDisk(lambda: self.timeline.now)
-        self.durability = durability
-
-    def open(self) -> JournalWriter:
-        disk = DiskView(self.disk)
-        claim = claim_epoch(self.ROOT, takeover=True, disk=disk)
-        journal = SimJournal.create_or_append(self.ROOT, claim, durability=self.durability, disk=disk, threaded=False)
-        process: Any = SimpleNamespace(in_background=lambda action, work: work())
-        journal.live_in(process, self.timeline)
-        return journal
-
-    def leave(self, journal: JournalWriter) -> None:
-        journal.close()
-
-    def wait(self) -> None:
-        self.timeline.pass_time(0.1, lambda: False)
-
-    def records(self) -> list[bytes]:
-        return history(self.ROOT, disk=DiskView(self.disk))
-
-    def survivors(self) -> list[bytes]:
-        """What the earliest moment of a power cut would leave."""
-        left = MemoryDisk(lambda: self.timeline.now)
-        for path, content in self.disk.durable().items():
-            left.put(path, content)
-        return history(self.ROOT, disk=DiskView(left))
-
-    def close(self) -> None:
-        pass
 
 
 @EVERY_CHECK

@@ -4,17 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from types import SimpleNamespace
-from typing import Any
 
 import pytest
+from simulated_fakes import simulated_store
 
-from holdfast.space.rng import Rng
 from holdfast.storage.store import Store
 from holdfast.testing.memory_store import MemoryStore
 from holdfast.testing.store_contract import CHECKS, FROM_SEVERAL_THREADS, MakeStore
-from holdfast.testing.virtual_clock import Timeline
-from simulator.bucket import NetworkFaults, Server, StoreClient
 
 BUCKETS = ["seaweedfs", "moto", "azurite", "gcs"]
 EVERY_CHECK = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
@@ -54,13 +50,4 @@ def test_the_store_in_memory(check: Callable[[MakeStore], None]) -> None:
 def test_the_store_of_the_simulator(check: Callable[[MakeStore], None]) -> None:
     if check in FROM_SEVERAL_THREADS:
         pytest.skip("a story has one thread")
-    check(_simulated)
-
-
-def _simulated() -> Store:
-    """A bucket as a process of a story sees it, while nothing goes wrong."""
-    timeline = Timeline()
-    faults = NetworkFaults(Rng([1]), lambda: timeline.now)
-    faults.heal()
-    process: Any = SimpleNamespace(step=lambda action: None, dead=False)
-    return StoreClient(Server(timeline), faults, process, timeline)
+    check(simulated_store)
