@@ -40,9 +40,11 @@ SEARCHERS: dict[str, tuple[str, Callable[[], Searcher], dict[str, Any]]] = {
 TRIALS = {"bayesopt": 5, "ax": 6, "nevergrad": 6}
 """For those that think long."""
 
+NAMES = [pytest.param(name, marks=pytest.mark.slow if name in TRIALS else ()) for name in SEARCHERS]
+
 
 @pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
-@pytest.mark.parametrize("name", SEARCHERS)
+@pytest.mark.parametrize("name", NAMES)
 @pytest.mark.filterwarnings("ignore:::ax", "ignore:::botorch", "ignore:::linear_operator", "ignore:::pyro")
 def test_a_searcher(name: str, check: Callable[..., None]) -> None:
     library, make, space = SEARCHERS[name]
