@@ -1,9 +1,15 @@
 """The fakes behave like what they stand for."""
 
 import errno
+import os
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
+import holdfast
+import simulator
 from holdfast.testing.virtual_clock import FakeClock, Timeline
 from holdfast.trainable.worker_messages import Run
 from simulator.checkpoint_store import CheckpointStore
@@ -109,6 +115,15 @@ def test_the_command_line_tells_a_story(capsys):
     told = capsys.readouterr().out
     assert "driver 1  starts" in told
     assert told.endswith("1 stories, no violation\n")
+
+
+@pytest.mark.parametrize("options", [[], ["--remote"]], ids=["local", "remote"])
+def test_the_folder_of_the_simulator_is_a_command(options, tmp_path):
+    folder = Path(simulator.__file__).parent
+    environment = {**os.environ, "PYTHONPATH": str(Path(holdfast.__file__).parents[1])}
+    line = [sys.executable, str(folder), "--seed", "5", *options]
+    done = subprocess.run(line, cwd=tmp_path, env=environment, capture_output=True, text=True, timeout=120)
+    assert (done.returncode, done.stdout) == (0, "1 stories, no violation\n"), done.stderr
 
 
 def test_the_command_line_prints_the_line_that_repeats_a_failure(capsys, monkeypatch):
