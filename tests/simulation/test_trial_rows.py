@@ -7,11 +7,11 @@ import pytest
 from holdfast.core.retention import Retention
 from holdfast.journal.records import read_events
 from holdfast.journal.trial_index import TrialIndex
-from holdfast.testing.disk import DiskView
-from holdfast.testing.fake_world import ROOT
-from holdfast.testing.simulate import Simulation, repeat_line, with_policies
 from holdfast.views.results import ResultBuilder, RowFolder, fold_rows
 from holdfast.views.trial_rows import TrialRows
+from simulator.disk import DiskView
+from simulator.fake_world import ROOT
+from simulator.simulate import Simulation, repeat_line, with_policies
 
 
 def check(simulation: Simulation) -> int:
