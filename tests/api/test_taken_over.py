@@ -35,7 +35,7 @@ def test_the_old_driver_names_the_new_one_and_offers_no_resume(drivers, root, tm
     code, output = old.end()
     assert (code, result.metrics["training_iteration"]) == (1, 2), output
     assert f"exp was taken over by pid {os.getpid()} on {socket.gethostname()}" in output
-    assert "This process stops here; nothing is lost." in output
+    assert "This process stops; nothing is lost." in output
     assert f"holdfast status {root}" in output
     assert "Resume with" not in output
 

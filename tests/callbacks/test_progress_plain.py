@@ -92,7 +92,7 @@ def test_a_retried_failure_says_that_it_is_retried() -> None:
     n = run.world.launch()
     run.world.stumble(n)
     run.update()
-    assert run.lines[-1].startswith("train_ab_00000 failed and is tried again: ValueError in line 17 of train.py")
+    assert run.lines[-1].startswith("train_ab_00000 failed and is retried: ValueError in line 17 of train.py")
     run.world.start(n)
     run.world.report(n, loss=1.0)
     run.world.finish(n)

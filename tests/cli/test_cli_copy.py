@@ -71,7 +71,7 @@ def test_what_is_there_is_never_copied_over(holdfast: Run, tmp_path: Path) -> No
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     for target, why in (
-        (other.path, "There is an experiment at"),
+        (other.path, "There is already an experiment at"),
         (tmp_path / "full", "is not empty"),
         (tmp_path / "full" / "mine.txt", "is not empty"),
         (root.path / "inside", "is inside"),
@@ -122,7 +122,7 @@ def test_a_copy_that_was_cut_short_is_no_experiment_and_is_finished_later(
     assert (facts["checkpoints"], facts["present"], facts["whole"]) == (5, 4, True)
     assert rotten.read_text() == "weights 0"
     assert not (tmp_path / "copy" / copy_target.MARK).exists()
-    assert "There is an experiment at" in holdfast("copy", root.path, tmp_path / "copy").err
+    assert "There is already an experiment at" in holdfast("copy", root.path, tmp_path / "copy").err
 
 
 def _fail(*_: object) -> None:
@@ -171,7 +171,7 @@ def test_an_experiment_goes_on_in_a_store_and_back_on_a_disk(
         assert result.checkpoint is not None
         with result.checkpoint.as_directory() as directory:
             assert json.loads(Path(directory, "state.json").read_text()) == {"step": 4}
-    assert "There is an experiment at" in holdfast("copy", url, f"{bucket}/runs/again").err
+    assert "There is already an experiment at" in holdfast("copy", url, f"{bucket}/runs/again").err
 
 
 def test_an_interrupted_experiment_comes_back_from_a_store(

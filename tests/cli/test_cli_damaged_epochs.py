@@ -51,7 +51,7 @@ def test_status_show_list_and_verify_name_a_damaged_claim(
     assert show.code == 0
     assert "00000001 is damaged" in show.err
     listed = holdfast("list", finished.path.parent)
-    assert "damaged claim" in listed.out
+    assert "damaged epoch file" in listed.out
     verify = holdfast("verify", finished.path)
     assert verify.code == 1
     assert "damage: .holdfast/epochs/00000001" in verify.out

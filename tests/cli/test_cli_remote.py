@@ -246,7 +246,7 @@ def test_checkpoints_in_a_store_that_its_journal_does_not_know_are_found(
     nobody_lives(monkeypatch)
     answer = holdfast("verify", url)
     assert answer.code == 1
-    assert "the journal does not know this checkpoint" in answer.out
+    assert "the journal has lost the record of this checkpoint" in answer.out
     with pytest.raises(JournalDamagedError, match="has lost records"):
         tune.Tuner.restore(url, far.train).fit()
 

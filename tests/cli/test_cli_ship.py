@@ -56,17 +56,17 @@ def test_what_an_outage_kept_here_is_sent_later(
     assert facts["unshipped"]["checkpoints"] >= 1
     left = facts["unshipped"]["records"]
     assert f"{left} records and" in holdfast("status", url).out
-    assert f"are on this machine only. Send them: holdfast ship {url}\n" in holdfast("status", url).out
-    assert f"Send it first: holdfast ship {url}" in holdfast("gc", url).err
+    assert f"are on this machine only. Upload them: holdfast ship {url}\n" in holdfast("status", url).out
+    assert f"Upload it first: holdfast ship {url}" in holdfast("gc", url).err
     assert "because it is on this machine only" in holdfast("copy", url, tmp_path / "store only").out
     reports = ResultGrid.from_path(url)[0].metrics_history
 
     answer = holdfast("ship", url)
     assert answer.code == 0, answer.err
-    assert answer.out.startswith(f"sent to {url}: {left} records and ")
+    assert answer.out.startswith(f"uploaded to {url}: {left} records and ")
     facts = json.loads(holdfast("status", url, "--json").out)
     assert (facts["unshipped"], facts["counts"]["PENDING"], facts["state"]) == (None, 1, "interrupted")
-    assert holdfast("ship", url).out == f"everything is in {url} already\n"
+    assert holdfast("ship", url).out == f"everything is already in {url}\n"
 
     monkeypatch.setenv("HOLDFAST_LOCAL_CACHE_DIR", str(tmp_path / "elsewhere"))
     assert "This machine has nothing of" in holdfast("ship", url).err
@@ -122,7 +122,7 @@ def test_gc_removes_what_is_ours_and_not_needed(holdfast: Run, tmp_path: Path) -
     assert all((place / "file").read_text() == "mine" for place in mine)
     assert back.exists()
     assert holdfast("verify", root.path).code == 0
-    assert holdfast("gc", root.path, "--now").out == "There is nothing to remove.\n"
+    assert holdfast("gc", root.path, "--now").out == "Nothing to remove.\n"
 
 
 def test_gc_removes_a_deleted_checkpoint_and_keeps_a_staged_one(holdfast: Run, tmp_path: Path) -> None:

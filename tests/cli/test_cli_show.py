@@ -54,10 +54,10 @@ def test_a_unique_beginning_is_enough_and_an_ambiguous_one_is_refused(
     assert "bb33_x" in holdfast("show", path, "bb").out
     answer = holdfast("show", path, "aa")
     assert answer.code == 2
-    assert "'aa' can mean 2 trials: aa11_x, aa22_x" in answer.err
+    assert "'aa' matches 2 trials: aa11_x, aa22_x" in answer.err
     answer = holdfast("show", path, "zz")
     assert answer.code == 2
-    assert "has 3 trials, but none called 'zz'" in answer.err
+    assert "has 3 trials, but none named 'zz'" in answer.err
 
 
 def test_details_show_config_result_checkpoints_and_the_traceback(path: Path, holdfast: Callable[..., Any]) -> None:
@@ -69,7 +69,7 @@ def test_details_show_config_result_checkpoints_and_the_traceback(path: Path, ho
     assert "failed      once; last: ValueError: lr is too large at /home/me/train.py:17" in failed
     assert "    Traceback (most recent call last):" in failed
     lost = holdfast("show", path, "3").out
-    assert "PENDING; it was running when its driver went" in lost
+    assert "PENDING; it was running when its driver exited" in lost
     assert "on resume   continues from checkpoint_000000 (iteration 1)" in lost
 
 
@@ -88,8 +88,8 @@ def test_the_story_of_a_retried_trial(path: Path, holdfast: Callable[..., Any]) 
         "Trial abcde_00002 was created with lr=0.3.",
         "Attempt 1 started from the beginning.",
         "It reported iterations 1 to 2 in 3.0 s (loss from 5 to 4.5), saved checkpoint_000000.",
-        "Attempt 1 failed: killed by SIGKILL, which holdfast did not send; the trial is tried again (failure 1).",
-        "Attempt 2 started from checkpoint_000000 (iteration 1); 1 later report of the attempt before does not count.",
+        "Attempt 1 failed: killed by SIGKILL, which holdfast did not send; the trial is retried (failure 1).",
+        "Attempt 2 started from checkpoint_000000 (iteration 1); 1 later report of the earlier attempt does not count.",
         "It reported iteration 2 (loss=4).",
         "It finished: the training function returned.",
     ]
@@ -117,11 +117,11 @@ def test_the_story_tells_of_damage_and_of_the_older_checkpoint_used_instead(
     told = sentences(holdfast("show", root.finish().path, "0", "--story").out)
     assert told[2:] == [
         "It reported iterations 1 to 3 in 6.0 s (loss from 3 to 1), saved checkpoint_000000 to checkpoint_000002.",
-        "Attempt 1 failed: probably out of memory: killed by SIGKILL; the trial is tried again (failure 1).",
+        "Attempt 1 failed: probably out of memory: killed by SIGKILL; the trial is retried (failure 1).",
         "checkpoint_000002 was rejected: the content of model.pkl is not what was saved.",
-        "Attempt 2 started from checkpoint_000001 (iteration 2); 1 later report of the attempt before does not count.",
+        "Attempt 2 started from checkpoint_000001 (iteration 2); 1 later report of the earlier attempt does not count.",
         "It reported iteration 3 (loss=0.5).",
-        "It was told to stop: loss <= 1.",
+        "It had to stop: loss <= 1.",
         "It was stopped: loss <= 1.",
     ]
 
@@ -149,14 +149,14 @@ def test_the_story_tells_of_drivers_pauses_notes_and_the_users_wishes(
     told = "\n".join(sentences(holdfast("show", root.finish().path, "0", "--story").out))
     for part in (
         "saved checkpoint_000000 to checkpoint_000001, wrote checkpoint_000002, not committed yet, 1 checkpoint no",
-        "Attempt 1 was cut short (not counted as a failure): its worker had to make room (SIGTERM from outside).",
-        "The driver left: SIGINT.",
+        "Attempt 1 was interrupted (not counted as a failure): its worker was preempted (SIGTERM from outside).",
+        "The driver stopped: SIGINT.",
         "took over the experiment.",
         "the disk was full for a while.",
         "It was paused.",
-        "It was taken up again.",
+        "It was resumed.",
         "Attempt 3 failed, and with it the trial: KeyError: 'x' at t.py:1.",
-        "The user had it run again, from the beginning",
+        "The user restarted it from the beginning",
     ):
         assert part in told
 
@@ -193,7 +193,7 @@ def test_the_story_of_the_experiment_counts_the_ordinary_and_names_the_rest(
     told = sentences(holdfast("show", path, "--story").out)
     assert told[0].endswith("started the experiment.")
     assert told[1] == "4 trials created, 4 attempts started, 4 reports made, 3 checkpoints saved, 1 trial ended."
-    assert told[2] == "abcde_00001 failed for good: ValueError: lr is too large at /home/me/train.py:17."
+    assert told[2] == "abcde_00001 failed with no retry left: ValueError: lr is too large at /home/me/train.py:17."
     assert told[-1].startswith("Nothing more is known")
 
 

@@ -147,7 +147,7 @@ def test_people_get_progress_best_failures_and_the_way_on(tmp_path: Path, holdfa
     assert "best: loss=1 by train_abcde_00000 (lr=0.1)" in out
     assert "ValueError at /home/me/train.py:17: lr is too large (1 trial)" in out
     assert f"resume: holdfast resume {path}" in out
-    assert "running" not in out.replace("was running when the driver went", "")
+    assert "running" not in out.replace("was running when the driver exited", "")
 
 
 def test_people_see_the_trials_of_a_live_driver(tmp_path: Path, holdfast: Callable[..., Any]) -> None:

@@ -91,7 +91,8 @@ def copy_experiment(source: str, target: str, *, before_damage: bool = False) ->
         _refuse_nested(parse(source).path, parse(target).path)
     if before_damage and remote is None:
         raise InvalidInputError(
-            "--before-damage is for a source in a store. Here: `holdfast repair` it, which keeps all that there was."
+            "--before-damage is for a source in a store. For a directory use `holdfast repair`, which keeps a copy of "
+            "everything."
         )
     with _room(remote or new, target) as home:
         origin = _open_source(source, remote, home, before_damage)
@@ -212,13 +213,13 @@ def _lines(copied: CopySummary) -> list[str]:
     lines = [f"{finding.level}: {finding.file}: {finding.message}" for finding in copied.damaged]
     if copied.left:
         some = ", ".join(copied.left[:MAX_NAMED]) + (", .." if len(copied.left) > MAX_NAMED else "")
-        lines.append(f"not copied, because it is not the experiment's: {some}")
+        lines.append(f"not copied, because it does not belong to the experiment: {some}")
     if copied.unshipped:
         lines.append(
             f"not copied, because it is on this machine only: {unshipped_text(copied.unshipped)} of {copied.source}. "
-            f"To have it in the store and in a new copy: {ship_command(copied.source)}"
+            f"To upload it, so that a new copy includes it: {ship_command(copied.source)}"
         )
-    before = f" ({copied.present:,} were there already)" if copied.present else ""
+    before = f" ({copied.present:,} already copied)" if copied.present else ""
     what = (
         f"{plural(copied.records, 'record')}, {plural(copied.checkpoints, 'checkpoint')}{before} and "
         f"{plural(copied.files, 'file')}, {size_text(copied.bytes)}"

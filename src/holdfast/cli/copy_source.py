@@ -90,8 +90,8 @@ def refuse_live(shown: str, owner: Holder | None, what: str) -> None:
     if owner is None or not owner.alive:
         return
     raise ExperimentLockedError(
-        f"{shown} is being written by {owner.who} (last heard of {owner.age_s:.0f} s ago), so it cannot be {what} now. "
-        f"Nothing was changed. {silence_text(owner)}Wait until that driver has finished, or stop it first.",
+        f"{shown} is being written by {owner.who} (last heartbeat {owner.age_s:.0f} s ago), so it cannot be {what} "
+        f"now. Nothing was changed. {silence_text(owner)}Wait until that driver has finished, or stop it first.",
         host=owner.claim.host,
         pid=owner.claim.pid,
         age_s=owner.age_s,

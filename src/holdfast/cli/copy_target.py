@@ -84,14 +84,14 @@ def occupied(shown: str, is_experiment: bool, found: CopyMark | None, mark: Copy
         return None
     if found is not None:
         return InvalidInputError(
-            f"{shown} is a copy of another experiment ({found.source}) that was cut short. Nothing was changed. Finish "
-            f"or remove that one, or choose another place."
+            f"{shown} is an interrupted copy of another experiment ({found.source}). Nothing was changed. Complete or "
+            f"remove that copy, or choose another path."
         )
     if is_experiment:
         return ExperimentExistsError(
-            f"There is an experiment at {shown} already. Nothing was changed. Choose another place."
+            f"There is already an experiment at {shown}. Nothing was changed. Choose another path."
         )
-    return InvalidInputError(f"{shown} is not empty. Nothing was changed. Choose a place that does not exist yet.")
+    return InvalidInputError(f"{shown} is not empty. Nothing was changed. Choose a path that does not exist yet.")
 
 
 class LocalTarget:
@@ -219,7 +219,9 @@ class StoreTarget:
 
     def finish(self, spec: bytes) -> None:
         if create_once(self._store, SPEC, spec) is not None:
-            raise StorageError(f"Somebody else has made an experiment at {self.shown} meanwhile. It was not changed.")
+            raise StorageError(
+                f"Another process has created an experiment at {self.shown} in the meantime. It was not changed."
+            )
         self._store.delete([MARK])
 
 

@@ -41,10 +41,10 @@ def check_format(out: Path, *, safe_csv: bool = False) -> None:
     """Refuse a file whose ending names no format, or none that has formulas."""
     if out.suffix.lower() not in FORMATS:
         raise InvalidInputError(
-            f"{str(out)!r}: the ending of the file says the format; use one of {', '.join(FORMATS)}."
+            f"{str(out)!r}: the file extension selects the format; use one of {', '.join(FORMATS)}."
         )
     if safe_csv and out.suffix.lower() != ".csv":
-        raise InvalidInputError(f"--safe-csv is for .csv files, and {str(out)!r} is none: leave it out.")
+        raise InvalidInputError(f"--safe-csv is only for .csv files, and {str(out)!r} is not one: leave it out.")
 
 
 def trial_row(history: History, trial: Trial) -> dict[str, Any]:
@@ -88,7 +88,7 @@ def write_rows(out: Path, rows: list[dict[str, Any]], *, safe_csv: bool = False)
             _pandas().DataFrame(rows).to_pickle(temporary)
         os.replace(temporary, out)
     except OSError as error:
-        hint = "" if out.parent.is_dir() else f" Make the directory first: mkdir -p {shlex.quote(str(out.parent))}."
+        hint = "" if out.parent.is_dir() else f" Create the directory first: mkdir -p {shlex.quote(str(out.parent))}."
         raise StorageError(f"{out} cannot be written: {error.strerror}.{hint}") from error
     finally:
         with contextlib.suppress(OSError):
@@ -102,7 +102,7 @@ def _write_parquet(rows: list[dict[str, Any]], file: Path) -> None:
     except ImportError:
         raise InvalidInputError(
             "Parquet files need pyarrow, which is not installed: pip install pyarrow. "
-            "Or choose .csv or .json, which need nothing more."
+            "Or choose .csv or .json, which need no other package."
         ) from None
     parquet.write_table(pyarrow.table(columns_of(rows)), file)
 
@@ -131,7 +131,7 @@ def _pandas() -> Any:
     try:
         return require_pandas()
     except ImportError as error:
-        raise InvalidInputError(f"{error} Or choose .csv or .json, which need nothing more.") from None
+        raise InvalidInputError(f"{error} Or choose .csv or .json, which need no other package.") from None
 
 
 def _csv(rows: Iterable[Mapping[str, Any]], cell: Callable[[Any], Any]) -> str:

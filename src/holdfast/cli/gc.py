@@ -89,9 +89,9 @@ def _lines(removed: list[Removed], failed: list[str], uploads: int, *, dry_run: 
     verb = "would go" if dry_run else "removed"
     lines = [f"{verb}: {each.path} ({each.what}, {size_text(each.bytes)})" for each in removed] + failed
     if uploads:
-        lines.append(f"given up: {plural(uploads, 'unfinished upload')}")
+        lines.append(f"aborted: {plural(uploads, 'unfinished upload')}")
     total = size_text(sum(each.bytes for each in removed))
-    return [*lines, f"{plural(len(removed), 'thing')} {verb}, {total}" if removed else "There is nothing to remove."]
+    return [*lines, f"{plural(len(removed), 'thing')} {verb}, {total}" if removed else "Nothing to remove."]
 
 
 # ------------------------------------------------------------------------------------------- directories
@@ -200,8 +200,8 @@ def _find_remote(remote: Remote, young_s: float) -> list[_Find]:
     restored = restore_mirror(store, mirror.path, read_only=True)
     if restored.case == "ahead":
         raise InvalidInputError(
-            f"Some of {remote.url} is on this machine only, so the store does not know yet what can go. Nothing was "
-            f"changed. Send it first: {ship_command(remote.url)}"
+            f"Part of {remote.url} is on this machine only, so the store does not show yet what can be removed. "
+            f"Nothing was changed. Upload it first: {ship_command(remote.url)}"
         )
     root = Root(restored.root, remote=remote)
     refuse_live(remote.url, holder(root.path), "cleaned up")

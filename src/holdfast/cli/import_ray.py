@@ -46,7 +46,9 @@ def import_experiment(source: str, target: str, state_name: str = "") -> Importe
         StorageError: A place refuses or does not answer.
     """
     if is_remote(source):
-        raise InvalidInputError(f"{source} is not a directory of this machine. Copy it here first, then import that.")
+        raise InvalidInputError(
+            f"{source} is not a local directory. Copy it to this machine first, then import the copy."
+        )
     path = Path(parse(source).path)
     remote = remote_of(target)
     if remote is not None:
@@ -68,7 +70,7 @@ def import_experiment(source: str, target: str, state_name: str = "") -> Importe
             raise
         raise StorageError(
             error.errno,
-            f"{path} cannot be imported to {place}: {error}. Nothing is there, and the source is unchanged.",
+            f"{path} cannot be imported to {place}: {error}. Nothing was written, and the source is unchanged.",
         ) from error
     return summary(read, made, str(place))
 
@@ -87,16 +89,16 @@ def _lines(imported: Imported) -> list[str]:
     if len(imported.notes) > MAX_NOTES:
         lines.append(f"note: and {len(imported.notes) - MAX_NOTES} more; `holdfast show PATH --story` has them all")
     lines.append(
-        "Not imported: the trainable, the search space, and the memory of searcher and scheduler. A searcher that is "
-        "given again learns from the imported trials."
+        "Not imported: the trainable, the search space, and the state of searcher and scheduler. A searcher that you "
+        "pass again learns from the imported trials."
     )
     if imported.left:
-        lines.append(f"Give again what is needed: {'; '.join(imported.left)}.")
+        lines.append(f"Pass again: {'; '.join(imported.left)}.")
     for key, kind in imported.placeholders.items():
-        lines.append(f"config[{key!r}] was an object ({kind}): give it again with param_space=.")
+        lines.append(f"config[{key!r}] was an object ({kind}): pass it again with param_space=.")
     name = imported.trainable or "trainable"
     more = ", param_space=..." if imported.placeholders else ""
-    lines.append(f'Continue it: Tuner.restore("{imported.target}", trainable={name}{more}).fit()')
+    lines.append(f'Resume it: Tuner.restore("{imported.target}", trainable={name}{more}).fit()')
     if not imported.placeholders:
-        lines.append("For trials beyond those imported, as num_samples says, give param_space= as well.")
+        lines.append("To create more trials, up to num_samples, also pass param_space=.")
     return lines

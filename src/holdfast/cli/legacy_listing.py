@@ -99,7 +99,7 @@ def _split(text: str | None) -> list[str]:
 def _require(rows: list[dict[str, Any]], column: str) -> None:
     known = dict.fromkeys(key for row in rows for key in row)
     if rows and column not in known:
-        raise InvalidInputError(f"There is no column {column!r}. There are: {', '.join(known)}.")
+        raise InvalidInputError(f"There is no column {column!r}. The columns are: {', '.join(known)}.")
 
 
 def _filtered(rows: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:

@@ -116,6 +116,6 @@ def _cells(name: str, facts: dict[str, Any]) -> tuple[str, ...]:
     best = facts["best"]
     shown = f"{best['metric']}={value_text(best['value'])}" if best else ""
     at = facts["last_event_at"]
-    state = f"{facts['state']} (damaged claim)" if facts["damage"] else facts["state"]
+    state = f"{facts['state']} (damaged epoch file)" if facts["damage"] else facts["state"]
     state = f"DAMAGED, {state}" if facts["journal_damage"] else state
     return (name, state, counts_text(facts["counts"]), shown, when(at) if at else "")

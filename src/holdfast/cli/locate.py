@@ -32,6 +32,6 @@ def locate(path: str) -> str:
     if os.path.exists(here) or "/" in path.rstrip("/"):
         return path  # whoever opens it tells better what is wrong
     raise ExperimentNotFoundError(
-        f"There is no experiment at {here}: the path does not exist. And none is called {path!r} in {root}. "
-        "`holdfast list` shows those in both places."
+        f"There is no experiment at {here}: the path does not exist. There is none named {path!r} in {root} either. "
+        "`holdfast list` lists the experiments in both directories."
     )

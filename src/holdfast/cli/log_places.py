@@ -107,5 +107,5 @@ class LogPlaces:
     def caveat(self, history: History) -> str:
         """Why there may be more elsewhere."""
         if history.restored is not None and not is_driven_here(history):
-            return ", as far as the store knows"
+            return ", according to the store"
         return ""

@@ -9,20 +9,20 @@ from typing import TYPE_CHECKING, TypeAlias
 from holdfast._version import __version__
 
 _DESCRIPTION = """\
-Look at, check, repair, copy and resume holdfast experiments. PATH is an experiment's directory or URI, or its name in
+Inspect, verify, repair, copy and resume holdfast experiments. PATH is an experiment's directory or URI, or its name in
 the default results directory (HOLDFAST_STORAGE, else ~/holdfast_results).
 
 examples:
-  holdfast list                              which experiments are there, and how do they stand?
-  holdfast status digits                     how far is it, what failed, how to resume
+  holdfast list                              list experiments and their states
+  holdfast status digits                     progress, failures, how to resume
   holdfast show PATH --best 5                the best five trials
-  holdfast show PATH 3 --story               what happened to trial 3, in order
-  holdfast logs PATH 3                       what trial 3 printed
-  holdfast resume PATH                       continue after a crash
-  holdfast export PATH results.csv           one row for each trial
-  holdfast copy PATH s3://bucket/runs/digits go on with it from there
+  holdfast show PATH 3 --story               the history of trial 3
+  holdfast logs PATH 3                       the output of trial 3
+  holdfast resume PATH                       resume after a crash
+  holdfast export PATH results.csv           one row per trial
+  holdfast copy PATH s3://bucket/runs/digits copy it to a store
 
-exit codes: 0 all well; 1 damage found, or the work failed; 2 the command cannot work as written
+exit codes: 0 success; 1 damage found, or the work failed; 2 usage error
 """
 
 
@@ -80,7 +80,7 @@ def _add_safe_csv(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--safe-csv",
         action="store_true",
-        help="put ' before text that a spreadsheet would take for a formula (it begins with = + - @)",
+        help="put ' before text that a spreadsheet would treat as a formula (it starts with = + - @)",
     )
 
 
@@ -89,12 +89,12 @@ def _add_status(commands: _Commands) -> None:
         commands,
         "status",
         "status",
-        "show how an experiment stands: progress, best trial, failures, how to resume",
+        "show the state of an experiment: progress, best trial, failures, how to resume",
         "  holdfast status PATH\n  holdfast status PATH --watch\n  holdfast status PATH --json | jq .counts",
     )
     _add_path(parser)
     _add_json(parser, "one object")
-    parser.add_argument("--watch", action="store_true", help="repeat until the experiment is not running any more")
+    parser.add_argument("--watch", action="store_true", help="repeat until the experiment stops running")
 
 
 def _add_show(commands: _Commands) -> None:
@@ -106,18 +106,18 @@ def _add_show(commands: _Commands) -> None:
         "  holdfast show PATH                         a table of the trials\n"
         "  holdfast show PATH --best 5                the best five, by the experiment's metric\n"
         "  holdfast show PATH --sort lr --desc        by a parameter or a metric, from large to small\n"
-        "  holdfast show PATH a1b2c_00003             one trial; its number, 3, will do\n"
-        "  holdfast show PATH 3 --story               what happened to it, in order, with causes\n"
-        "  holdfast show PATH --story                 what happened to the whole experiment",
+        "  holdfast show PATH a1b2c_00003             one trial, by id, name or number\n"
+        "  holdfast show PATH 3 --story               its history, in order, with causes\n"
+        "  holdfast show PATH --story                 the history of the whole experiment",
     )
     _add_path(parser)
-    parser.add_argument("trial", metavar="TRIAL", nargs="?", help="id, unique beginning of an id, name or number")
-    parser.add_argument("--story", action="store_true", help="tell what happened, in order, with times and causes")
+    parser.add_argument("trial", metavar="TRIAL", nargs="?", help="id, unique prefix of an id, name or number")
+    parser.add_argument("--story", action="store_true", help="print the history, in order, with times and causes")
     parser.add_argument("--sort", metavar="KEY", help="by a metric, a parameter, status, iteration or trial_id")
     parser.add_argument("--desc", action="store_true", help="sort from large to small")
     parser.add_argument("--best", type=int, metavar="N", help="the N best trials, by the experiment's metric and mode")
     parser.add_argument("--limit", type=int, default=40, metavar="N", help="rows of the table (40; 0 shows all)")
-    _add_json(parser, "the same, of all trials,")
+    _add_json(parser, "the same, for all trials,")
 
 
 def _add_logs(commands: _Commands) -> None:
@@ -125,15 +125,15 @@ def _add_logs(commands: _Commands) -> None:
         commands,
         "logs",
         "logs",
-        "show what trials printed: of all trials, with their names, or of one",
-        "  holdfast logs PATH                  everything that is kept\n"
+        "print the output of all trials, with their names, or of one",
+        "  holdfast logs PATH                  all stored output\n"
         "  holdfast logs PATH 3 --tail 20      the last twenty lines of trial 3\n"
-        "  holdfast logs PATH -f               what is printed from now on too, until the experiment ends",
+        "  holdfast logs PATH -f               all output, then follow until the experiment ends",
     )
     _add_path(parser)
-    parser.add_argument("trial", metavar="TRIAL", nargs="?", help="id, unique beginning of an id, name or number")
-    parser.add_argument("-f", "--follow", action="store_true", help="go on until the experiment does not run any more")
-    parser.add_argument("--tail", type=int, metavar="N", help="begin with the last N lines of each trial")
+    parser.add_argument("trial", metavar="TRIAL", nargs="?", help="id, unique prefix of an id, name or number")
+    parser.add_argument("-f", "--follow", action="store_true", help="follow until the experiment stops running")
+    parser.add_argument("--tail", type=int, metavar="N", help="start with the last N lines of each trial")
 
 
 def _add_verify(commands: _Commands) -> None:
@@ -141,11 +141,11 @@ def _add_verify(commands: _Commands) -> None:
         commands,
         "verify",
         "verify",
-        "check every byte: journal, facts, snapshots and checkpoints; changes nothing",
+        "verify every byte: journal, facts, snapshots and checkpoints; read-only",
         "  holdfast verify PATH && echo whole\n  holdfast verify s3://bucket/runs/digits --quick",
     )
     _add_path(parser)
-    parser.add_argument("--quick", action="store_true", help="of checkpoints, compare only names and sizes")
+    parser.add_argument("--quick", action="store_true", help="compare only names and sizes of checkpoints")
     _add_json(parser, "the findings")
 
 
@@ -154,8 +154,8 @@ def _add_repair(commands: _Commands) -> None:
         commands,
         "repair",
         "repair",
-        "let an experiment whose journal is damaged go on from the last good record; keeps a copy of everything",
-        "  holdfast verify PATH      what is damaged?\n  holdfast repair PATH      asks before it does anything",
+        "make an experiment with a damaged journal resumable from the last good record; keeps a copy",
+        "  holdfast verify PATH      what is damaged?\n  holdfast repair PATH      asks before it changes anything",
     )
     _add_path(parser)
     parser.add_argument("--yes", action="store_true", help="do not ask")
@@ -166,21 +166,23 @@ def _add_resume(commands: _Commands) -> None:
         commands,
         "resume",
         "resume",
-        "continue an experiment with the trainable that is stored with it, or with changed code of it",
-        "  holdfast resume PATH\n  holdfast resume PATH --resume-errored   try failed trials again as well\n"
-        "  holdfast resume PATH --resume-errored --trainable script:train   with the code that script.py has now",
+        "resume an experiment with the stored trainable, or with changed code",
+        "  holdfast resume PATH\n  holdfast resume PATH --resume-errored   also retry failed trials\n"
+        "  holdfast resume PATH --resume-errored --trainable script:train   with the current code of script.py",
     )
     _add_path(parser)
-    parser.add_argument("--takeover", action="store_true", help="take it from a driver that is still alive")
+    parser.add_argument(
+        "--takeover", action="store_true", help="take the experiment over from a driver that is still alive"
+    )
     parser.add_argument(
         "--trainable",
         metavar="MODULE:NAME",
-        help="import the trainable and use it in the place of the stored one (the module must not run the experiment "
+        help="import the trainable and use it instead of the stored one (the module must not run the experiment "
         'when it is imported: if __name__ == "__main__")',
     )
     errored = parser.add_mutually_exclusive_group()
-    errored.add_argument("--resume-errored", action="store_true", help="continue failed trials from their checkpoints")
-    errored.add_argument("--restart-errored", action="store_true", help="run failed trials again from the beginning")
+    errored.add_argument("--resume-errored", action="store_true", help="resume failed trials from their checkpoints")
+    errored.add_argument("--restart-errored", action="store_true", help="restart failed trials from scratch")
     _add_json(parser, "the status afterwards")
 
 
@@ -190,12 +192,12 @@ def _add_export(commands: _Commands) -> None:
         "export",
         "export",
         "write results to a file: .csv, .json, (with pyarrow) .parquet or (with pandas) .pkl",
-        "  holdfast export PATH trials.csv           one row for each trial, its last result\n"
-        "  holdfast export PATH all.json --rows      every result that counts",
+        "  holdfast export PATH trials.csv           one row per trial, its last result\n"
+        "  holdfast export PATH all.json --rows      every surviving result",
     )
     _add_path(parser)
-    parser.add_argument("out", metavar="OUT", help="the file; its ending says the format")
-    parser.add_argument("--rows", action="store_true", help="every surviving result instead of one row for each trial")
+    parser.add_argument("out", metavar="OUT", help="the file; its extension selects the format")
+    parser.add_argument("--rows", action="store_true", help="every surviving result instead of one row per trial")
     _add_safe_csv(parser)
 
 
@@ -217,7 +219,7 @@ def _add_copy(commands: _Commands) -> None:
         commands,
         "copy",
         "copy",
-        "copy an experiment that nobody runs, so that it can go on there; finishes a copy that was cut short",
+        "copy an experiment without a running driver; the copy can be resumed; completes an interrupted copy",
         "  holdfast copy ~/holdfast_results/digits s3://bucket/runs/digits\n"
         "  holdfast copy s3://bucket/runs/digits /data/digits",
     )
@@ -226,7 +228,7 @@ def _add_copy(commands: _Commands) -> None:
     parser.add_argument(
         "--before-damage",
         action="store_true",
-        help="of a damaged journal in a store, copy what is before the damage",
+        help="if the journal in a store is damaged, copy the part before the damage",
     )
     _add_json(parser, "what was copied")
 
@@ -236,7 +238,7 @@ def _add_import(commands: _Commands) -> None:
         commands,
         "import",
         "import_ray",
-        "make an experiment of one that was made with Ray Tune 2.x, so that it can go on here; runs none of its code",
+        "convert an experiment of Ray Tune 2.x, so that it can be resumed; runs none of its code",
         "  holdfast import ~/ray_results/digits ~/holdfast_results/digits\n"
         "  holdfast import ~/ray_results/digits s3://bucket/runs/digits",
     )
@@ -255,12 +257,14 @@ def _add_ship(commands: _Commands) -> None:
         commands,
         "ship",
         "ship",
-        "send what this machine has of an experiment and its store lacks, after an outage; runs no trial",
+        "upload what only this machine has of an experiment, after an outage; runs no trial",
         "  holdfast ship s3://bucket/runs/digits",
     )
     parser.add_argument("path", metavar="URI", help="the experiment's URI")
-    parser.add_argument("--takeover", action="store_true", help="take it from a driver that is still alive")
-    _add_json(parser, "what was sent")
+    parser.add_argument(
+        "--takeover", action="store_true", help="take the experiment over from a driver that is still alive"
+    )
+    _add_json(parser, "what was uploaded")
 
 
 def _add_gc(commands: _Commands) -> None:
@@ -268,12 +272,14 @@ def _add_gc(commands: _Commands) -> None:
         commands,
         "gc",
         "gc",
-        "remove what interrupted work has left behind and no record needs; only if nobody runs the experiment",
-        "  holdfast gc PATH --dry-run      what would go?\n  holdfast gc PATH",
+        "remove leftovers of interrupted work; only if no driver runs the experiment",
+        "  holdfast gc PATH --dry-run      list what would be removed\n  holdfast gc PATH",
     )
     _add_path(parser)
-    parser.add_argument("--dry-run", action="store_true", help="only say what would be removed")
-    parser.add_argument("--now", action="store_true", help="also what is younger than 24 hours and might be in use")
+    parser.add_argument("--dry-run", action="store_true", help="only list what would be removed")
+    parser.add_argument(
+        "--now", action="store_true", help="also remove files younger than 24 hours, which might be in use"
+    )
     _add_json(parser, "what was removed")
 
 
@@ -282,7 +288,7 @@ def _add_rm(commands: _Commands) -> None:
         commands,
         "rm",
         "rm",
-        "remove an experiment that nobody runs, with all its checkpoints; asks first",
+        "remove an experiment without a running driver, with all its checkpoints; asks first",
         "  holdfast rm digits\n  holdfast rm s3://bucket/runs/digits --yes",
     )
     _add_path(parser)
@@ -295,7 +301,7 @@ def _add_completion(commands: _Commands) -> None:
         commands,
         "completion",
         "completion",
-        "print a script that lets a shell complete commands, options and names of experiments",
+        "print a shell completion script for commands, options and names of experiments",
         '  eval "$(holdfast completion bash)"                            in ~/.bashrc\n'
         '  eval "$(holdfast completion zsh)"                             in ~/.zshrc\n'
         "  holdfast completion fish > ~/.config/fish/completions/holdfast.fish",

@@ -76,7 +76,7 @@ def confirmed(question: str, command: str) -> bool:
         UsageError: Standard input is not a terminal.
     """
     if not sys.stdin.isatty():
-        raise UsageError(f"{command} asks before it does anything, and nobody can answer here: add --yes.")
+        raise UsageError(f"{command} asks for confirmation, and standard input is not a terminal: add --yes.")
     return input(visible_lines(question)).strip().lower() in ("y", "yes")
 
 

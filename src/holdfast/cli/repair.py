@@ -44,12 +44,12 @@ def run(arguments: argparse.Namespace) -> int:
     say(f"The journal of {root.path} is damaged:")
     say(
         *(f"  {text}" for text in damage),
-        *(f"  {place}: the journal does not know this checkpoint" for place in unknown),
+        *(f"  {place}: the journal has lost the record of this checkpoint" for place in unknown),
     )
     say(
-        "A repair copies journal, epochs and snapshots to .holdfast/damaged-<n>, lets the history end before the "
+        "A repair copies journal, epochs and snapshots to .holdfast/damaged-<n>, truncates the journal before the "
         "damage,",
-        "and adds what snapshots, result files and checkpoints tell of what came after it. No checkpoint is deleted.",
+        "and rebuilds what it can of the rest from snapshots, result files and checkpoints. No checkpoint is deleted.",
     )
     if not arguments.yes and not confirmed("Repair it? [y/N] ", "repair"):
         say("Nothing was changed.")
@@ -63,12 +63,12 @@ def run(arguments: argparse.Namespace) -> int:
 
     report = repair_journal(root.path, rebuild=add, force=True)
     say(
-        f"Repaired: {plural(report.kept, 'record')} kept, {report.cut:,} behind the damage left out; everything is in "
-        f"{root.path / report.copy}.",
+        f"Repaired: {plural(report.kept, 'record')} kept, {report.cut:,} after the damage left out; the originals are "
+        f"in {root.path / report.copy}.",
         f"Rebuilt from files: {plural(rebuilt.trials, 'trial')}, {plural(rebuilt.rows, 'result')} and "
         f"{plural(rebuilt.checkpoints, 'checkpoint')}.",
         *(f"Lost: {text}." for text in rebuilt.lost),
-        f"Go on with: holdfast resume {root.path}",
+        f"Resume with: holdfast resume {root.path}",
     )
     return 0
 
@@ -83,6 +83,6 @@ def _not_in_a_store(remote: Remote) -> InvalidInputError:
     copy = f"holdfast copy {shlex.quote(remote.url)} {shlex.quote(remote.name)}"
     return InvalidInputError(
         f"{remote.url} is in a store, whose journal is never changed. First look for an older version of the damaged "
-        f"object in the bucket, or for the mirror on the machine that wrote it. Otherwise copy what stands before the "
-        f"damage to a local directory and go on there: {copy} --before-damage. Nothing was changed."
+        f"object in the bucket, or for the mirror on the machine that wrote it. Otherwise copy the part before the "
+        f"damage to a local directory and repair the copy: {copy} --before-damage. Nothing was changed."
     )

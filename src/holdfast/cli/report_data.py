@@ -221,8 +221,8 @@ def claim_damage(history: History) -> str | None:
     if owner is None or not owner.damage:
         return None
     return (
-        f"{owner.file} is damaged: {owner.damage}. Who ran the experiment last is unknown; no result is affected, and "
-        "the next driver makes a new one"
+        f"{owner.file} is damaged: {owner.damage}. The last driver of the experiment is unknown; no result is "
+        "affected, and the next driver creates a new file"
     )
 
 

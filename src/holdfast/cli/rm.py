@@ -55,8 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
     if not arguments.json:
         say(f"{found.shown}: {found.summary}, {size_text(found.bytes)}")
         if found.stays:
-            say(f"not the experiment's, stays: {', '.join(found.stays)}")
-    if not arguments.yes and not confirmed("Remove it for good? [y/N] ", "rm"):
+            say(f"kept, not part of the experiment: {', '.join(found.stays)}")
+    if not arguments.yes and not confirmed("Remove it permanently? [y/N] ", "rm"):
         say("Nothing was removed.")
         return 1
     target.remove()
@@ -166,7 +166,7 @@ def _known(root: Root) -> tuple[set[str], str]:
         history = read_history(root)
     except DamageError as error:
         error.add_note(
-            "Which directories are trials cannot be known, so nothing was removed. If everything there may go, remove "
+            "It is unknown which directories are trials, so nothing was removed. If nothing in it is needed, remove "
             f"the directory itself: {root.shown}"
         )
         raise

@@ -32,16 +32,16 @@ def run(arguments: argparse.Namespace) -> int:
     """Send what is missing."""
     remote = remote_of(arguments.path)
     if remote is None:
-        raise InvalidInputError(f"{arguments.path!r} is a directory: there is no store that anything could be sent to.")
+        raise InvalidInputError(f"{arguments.path!r} is a local directory: there is no store to upload to.")
     mirror = mirror_root(remote)
     if not mirror.private.is_dir():
         raise InvalidInputError(
-            f"This machine has nothing of {remote.url} (no {mirror.path}). Run this where the experiment ran, as the "
-            f"same user and with the same HOLDFAST_LOCAL_CACHE_DIR."
+            f"This machine has nothing of {remote.url} (no {mirror.path}). Run this on the machine where the "
+            f"experiment ran, as the same user and with the same HOLDFAST_LOCAL_CACHE_DIR."
         )
     history = open_history(arguments.path)
     if history.root != mirror.path:
-        say(f"{remote.url} was gone on with elsewhere. There is nothing here that is part of it and not in the store.")
+        say(f"{remote.url} was resumed on another machine. Everything of it that this machine has is in the store.")
         return 0
     left = unshipped(history)
     if left is not None:
@@ -61,7 +61,7 @@ def _text(remote: Remote, left: dict[str, int] | None, files: int) -> str:
     sent = [unshipped_text(left)] if left else []
     if files:
         sent.append(f"{files:,} result files" if files > 1 else "1 result file")
-    return f"sent to {remote.url}: {', '.join(sent)}" if sent else f"everything is in {remote.url} already"
+    return f"uploaded to {remote.url}: {', '.join(sent)}" if sent else f"everything is already in {remote.url}"
 
 
 def _drive(remote: Remote, *, takeover: bool) -> None:

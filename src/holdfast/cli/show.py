@@ -79,7 +79,7 @@ def sorted_trials(history: History, key: str, *, descending: bool, only_with: bo
             {name for trial in history.state.trials for name in (*(trial.metrics or ()), *shown(trial.config))}
         )
         raise InvalidInputError(
-            f"No trial of {history.shown} has {key!r} to sort by. There are: "
+            f"No trial of {history.shown} has {key!r} to sort by. The keys are: "
             f"{', '.join(map(str, [*known, 'status', 'iteration', 'trial_id']))}."
         )
     are_numbers = all(isinstance(values[trial.n], int | float) for trial in having)
@@ -114,10 +114,10 @@ def find_trial(history: History, text: str) -> Trial:
         return found[0]
     if found:
         some = ", ".join(trial.id for trial in found[:MAX_NAMED]) + (", .." if len(found) > MAX_NAMED else "")
-        raise InvalidInputError(f"{text!r} can mean {len(found)} trials: {some}. Give more of the id.")
+        raise InvalidInputError(f"{text!r} matches {len(found)} trials: {some}. Type more of the id.")
     known = f"{history.shown} has {plural(len(state.trials), 'trial')}"
     last = f" Their ids go from {state.trials[0].id} to {state.trials[-1].id}." if state.trials else ""
-    raise InvalidInputError(f"{known}, but none called {text!r}.{last}")
+    raise InvalidInputError(f"{known}, but none named {text!r}.{last}")
 
 
 def _begins(history: History, trial: Trial, wanted: str) -> bool:
@@ -161,7 +161,7 @@ def _table_lines(history: History, chosen: list[Trial], limit: int) -> list[str]
 def detail_lines(history: History, trial: Trial) -> list[str]:
     """One trial for people."""
     why = f" ({one_line(trial.reason, 400)})" if trial.reason and trial.status == Status.TERMINATED else ""
-    lost = "; it was running when its driver went" if trial.n in history.lost else ""
+    lost = "; it was running when its driver exited" if trial.n in history.lost else ""
     lines = [f"{one_line(history.name(trial), 400)} (number {trial.n}): {trial.status}{why}{lost}"]
     lines.append(f"  path        {one_line(history.place(trial), 4000)}")
     lines += [

@@ -113,7 +113,7 @@ def status_lines(history: History, now: float) -> list[str]:
     if damage := claim_damage(history):
         lines.append(f"  {damage}")
     if history.damage is not None:
-        lines.append("  DAMAGED: the journal has lost records; what is shown is what is left of it")
+        lines.append("  DAMAGED: the journal has lost records; only what is left is shown")
     if view.best is not None:
         lines.append(f"  best: {best_text(view.best)}")
     if history.lost:
@@ -142,7 +142,7 @@ def _ship_lines(history: History) -> list[str]:
     left = unshipped(history) if phase_of(history) != Phase.RUNNING else None
     if left is None:
         return []
-    return [f"{unshipped_text(left)} are on this machine only. Send them: {ship_command(history.shown)}"]
+    return [f"{unshipped_text(left)} are on this machine only. Upload them: {ship_command(history.shown)}"]
 
 
 def _headline(history: History, view: ProgressView, now: float) -> str:
@@ -159,8 +159,8 @@ def _headline(history: History, view: ProgressView, now: float) -> str:
 
 def _driver_text(owner: Holder, now: float) -> str:
     """The driver that runs the experiment; or that may run it, if its process cannot be seen from here."""
-    heard = f"last heard of {rough_duration(owner.age_s)} ago"
-    dead = "" if owner.dead_in_s is None else f"; taken for dead in {math.ceil(owner.dead_in_s)} s unless heard of"
+    heard = f"last heartbeat {rough_duration(owner.age_s)} ago"
+    dead = "" if owner.dead_in_s is None else f"; counts as dead in {math.ceil(owner.dead_in_s)} s without one"
     if owner.damage:
         return f"perhaps running, by an unknown driver, {heard}{dead}"
     since = rough_duration(now - owner.claim.claimed_at)
@@ -177,7 +177,7 @@ def _trials_text(view: ProgressView) -> str:
 
 def _lost_text(count: int) -> str:
     were = "trial was" if count == 1 else "trials were"
-    return f"{count:,} {were} running when the driver went; everything that was reported is recorded here"
+    return f"{count:,} {were} running when the driver exited; all their reports are recorded"
 
 
 def _failure_lines(view: ProgressView) -> list[str]:
@@ -195,7 +195,7 @@ def _resume_lines(history: History) -> list[str]:
         return [f"repair it: holdfast repair {shlex.quote(history.shown)}"]
     if command is None:
         return []
-    what = {Phase.NEW: "start it", Phase.FINISHED: "try the failed trials again"}.get(phase_of(history), "resume")
+    what = {Phase.NEW: "start it", Phase.FINISHED: "retry the failed trials"}.get(phase_of(history), "resume")
     return [f"{what}: {command}", f"{' ' * len(what)}  {call}"]
 
 

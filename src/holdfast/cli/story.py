@@ -26,15 +26,15 @@ _CUTS = {
     ev.Cause.DRIVER_LOST: "its driver was lost",
     ev.Cause.DRIVER_STOPPED: "the driver stopped",
     ev.Cause.ENGINE_LOST: "the engine that ran it was lost",
-    ev.Cause.STORAGE: "the storage did not work",
-    ev.Cause.PREEMPTED: "its worker had to make room",
+    ev.Cause.STORAGE: "storage failed",
+    ev.Cause.PREEMPTED: "its worker was preempted",
     ev.Cause.LOADING: "its checkpoint could not be loaded",
 }
 
 _ENDS = {
     "returned": "It finished: the training function returned",
     "done": 'It finished: it reported "done"',
-    "not resumed": "It was ended because the user did not want unfinished trials to be resumed",
+    "not resumed": "The user ended it with resume_unfinished=False",
 }
 
 
@@ -69,7 +69,7 @@ class _Run:
         if self.open:
             parts.append(f"{'wrote' if parts else 'It wrote'} {checkpoints(self.open)}, not committed yet")
         if self.dropped:
-            parts.append(f"{plural(self.dropped, 'checkpoint')} no longer needed by CheckpointConfig went")
+            parts.append(f"{plural(self.dropped, 'checkpoint')} no longer kept by CheckpointConfig deleted")
         return ", ".join(parts)
 
     def _value(self, metric: str | None) -> str:
@@ -141,7 +141,7 @@ class _TrialTeller:
             text += f" from checkpoint_{index:06d}{whose} (iteration {trial.iteration})"
         gone = self._rows_before - event.rows
         if gone > 0:
-            text += f"; {plural(gone, 'later report')} of the attempt before {'does' if gone == 1 else 'do'} not count"
+            text += f"; {plural(gone, 'later report')} of the earlier attempt {'does' if gone == 1 else 'do'} not count"
         self.say(event.at, text)
 
     def _reported(self, trial: Trial, event: ev.Reported) -> None:
@@ -151,7 +151,7 @@ class _TrialTeller:
         run.values = (run.values[0], self._value(trial))
         if event.verdict:
             order = "stop" if event.verdict == "stop" else "pause"
-            self.say(event.at, f"It was told to {order}" + (f": {event.why}" if event.why else ""))
+            self.say(event.at, f"It had to {order}" + (f": {event.why}" if event.why else ""))
 
     def _staged(self, trial: Trial, event: ev.CheckpointStaged) -> None:
         self._running(trial, event.at).open.append(event.index)
@@ -170,10 +170,10 @@ class _TrialTeller:
 
     def _failed(self, trial: Trial, event: ev.AttemptFailed) -> None:
         text = f"Attempt {event.attempt} failed: {failure_words(event.cause, event.error)}"
-        self.say(event.at, f"{text}; the trial is tried again (failure {trial.failures})")
+        self.say(event.at, f"{text}; the trial is retried (failure {trial.failures})")
 
     def _cut(self, _: Trial, event: ev.AttemptInterrupted) -> None:
-        self.say(event.at, f"Attempt {event.attempt} was cut short (not counted as a failure): {cut_words(event)}")
+        self.say(event.at, f"Attempt {event.attempt} was interrupted (not counted as a failure): {cut_words(event)}")
 
     def _errored(self, _: Trial, event: ev.TrialErrored) -> None:
         why = failure_words(event.cause, event.error)
@@ -186,7 +186,7 @@ class _TrialTeller:
         self.say(event.at, "It was paused")
 
     def _resumed(self, _: Trial, event: ev.TrialResumed) -> None:
-        self.say(event.at, "It was taken up again")
+        self.say(event.at, "It was resumed")
 
     def _reconfigured(self, _: Trial, event: ev.TrialReconfigured) -> None:
         config = ", ".join(f"{key}={value_text(value, 40)}" for key, value in shown(event.config).items())
@@ -195,7 +195,7 @@ class _TrialTeller:
             return
         parent, (donor, index) = self._history.state.trials[event.parent], event.donor
         whose = "its" if donor == event.parent else f"{self._history.state.trials[donor].id}'s"
-        self.say(event.at, f"It goes on as a copy of {parent.id}, from {whose} checkpoint_{index:06d}, with {config}")
+        self.say(event.at, f"It continues as a copy of {parent.id}, from {whose} checkpoint_{index:06d}, with {config}")
 
     def _resized(self, _: Trial, event: ev.TrialResized) -> None:
         request = ", ".join(f"{name}={amount:g}" for name, amount in (event.request or {"CPU": 1.0}).items())
@@ -203,10 +203,10 @@ class _TrialTeller:
         self.say(event.at, f"{who} gave it other resources: {request}")
 
     def _requeued(self, _: Trial, event: ev.TrialRequeued) -> None:
-        how = "from the beginning; what it had reported no longer counts"
+        how = "from the beginning; its earlier reports no longer count"
         if event.mode != "restart":
             how = "from its latest checkpoint"
-        self.say(event.at, f"The user had it run again, {how}")
+        self.say(event.at, f"The user restarted it {how}")
 
     def _noted(self, _: Trial, event: ev.Noted) -> None:
         self.say(event.at, event.text)
@@ -215,7 +215,7 @@ class _TrialTeller:
         self.say(event.at, driver_words(event))
 
     def _driver_left(self, _: Trial, event: ev.DriverStopped) -> None:
-        self.say(event.at, f"The driver left: {event.reason}")
+        self.say(event.at, f"The driver stopped: {event.reason}")
 
 
 _TRIAL_TELLERS: dict[type, Callable[[_TrialTeller, Trial, Any], None]] = {
@@ -296,16 +296,16 @@ class _ExperimentTeller:
         if isinstance(event, ev.EpochStarted):
             return driver_words(event)
         if isinstance(event, ev.DriverStopped):
-            return f"The driver left: {event.reason}"
+            return f"The driver stopped: {event.reason}"
         if isinstance(event, ev.SearchEnded):
-            return f"No more trials were to be created: {event.reason}"
+            return f"No more trials will be created: {event.reason}"
         if isinstance(event, ev.BacklogFilled):
             waiting = f"{size_text(event.bytes)} of checkpoints waited for storage, limit {size_text(event.limit)}"
             return f"Trials had to wait: {waiting}"
         if isinstance(event, ev.BacklogEased):
-            return f"Trials went on: {size_text(event.bytes)} of checkpoints waited for storage"
+            return f"Trials continued: {size_text(event.bytes)} of checkpoints waited for storage"
         if isinstance(event, ev.SearchReopened):
-            return f"The search was opened again: {event.reason}"
+            return f"The search was reopened: {event.reason}"
         if isinstance(event, ev.SettingsChanged):
             return f"The user changed: {'; '.join(event.words)}"
         return self._trial_sentence(event) if getattr(event, "n", None) is not None else ""
@@ -313,9 +313,9 @@ class _ExperimentTeller:
     def _trial_sentence(self, event: Any) -> str:
         name = self._history.state.trials[event.n].id if event.n >= 0 else ""
         if isinstance(event, ev.AttemptFailed):
-            return f"{name} failed and is tried again: {failure_words(event.cause, event.error)}"
+            return f"{name} failed and is retried: {failure_words(event.cause, event.error)}"
         if isinstance(event, ev.TrialErrored):
-            return f"{name} failed for good: {failure_words(event.cause, event.error)}"
+            return f"{name} failed with no retry left: {failure_words(event.cause, event.error)}"
         if isinstance(event, ev.CheckpointRejected):
             return f"checkpoint_{event.index:06d} of {name} was rejected: {event.reason}"
         if isinstance(event, ev.Noted):
@@ -328,9 +328,9 @@ _COUNTED: dict[type, tuple[str, str]] = {
     ev.TrialStarted: ("attempt", "started"),
     ev.Reported: ("report", "made"),
     ev.CheckpointCommitted: ("checkpoint", "saved"),
-    ev.AttemptInterrupted: ("attempt", "cut short"),
+    ev.AttemptInterrupted: ("attempt", "interrupted"),
     ev.TrialTerminated: ("trial", "ended"),
-    ev.TrialRequeued: ("trial", "run again by the user's wish"),
+    ev.TrialRequeued: ("trial", "restarted by the user"),
 }
 
 

@@ -184,12 +184,12 @@ def _check_claims(root: Root, report: VerifyReport) -> None:
         if newest is not None and epoch == newest.claim.epoch:
             report.damage(
                 file,
-                f"the claim of the newest driver is damaged: {reason}. No result is lost. If no driver runs, a restore "
-                "makes a new claim; if one may still run, Tuner.restore(path, takeover=True) or "
+                f"the epoch file of the newest driver is damaged: {reason}. No result is lost. If no driver runs, a "
+                "restore creates a new one; if one may still run, Tuner.restore(path, takeover=True) or "
                 f"`holdfast resume {shlex.quote(root.shown)} --takeover` ends it",
             )
         else:
-            report.note(file, f"the claim of a past driver is damaged: {reason}; nobody needs it any more")
+            report.note(file, f"the epoch file of a past driver is damaged: {reason}; it is no longer needed")
 
 
 def _check_records(root: Root, spec: Spec, report: VerifyReport) -> State:
@@ -224,11 +224,11 @@ def _check_unknown(
         known = Known(state, spec.uid, finished=True)
         found = [each for each in found if known.is_unknown(each.manifest, each.manifest.index)]
     shown = shlex.quote(root.shown)
-    todo = f"`holdfast repair {shown}` finds it again"
+    todo = f"`holdfast repair {shown}` recovers it"
     if remote is not None:
-        todo = f"`holdfast copy {shown} DIR --before-damage` and `holdfast repair DIR` find it again"
+        todo = f"`holdfast copy {shown} DIR --before-damage` and `holdfast repair DIR` recover it"
     for each in found:
-        text = "the journal does not know this checkpoint: it has lost the record of it"
+        text = "the journal has lost the record of this checkpoint"
         report.damage(each.place, f"{text}; {todo}")
 
 
@@ -254,7 +254,7 @@ def _check_snapshots(root: Root, spec: Spec, state: State | None, report: Verify
     if snapshot is None or snapshot.seq < int(found[0].stem):
         report.damage(newest, "the snapshot cannot be used: an archive that it names is damaged; nothing is lost")
     elif state is not None and not _same_trials(open_state(root.path, spec.retention).state, state):
-        report.damage(newest, f"the snapshot contradicts the journal, which is right: delete {SNAPSHOTS}")
+        report.damage(newest, f"the snapshot contradicts the journal, which takes precedence: delete {SNAPSHOTS}")
 
 
 def _nothing(record: logging.LogRecord) -> bool:

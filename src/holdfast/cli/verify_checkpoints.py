@@ -187,7 +187,7 @@ class _Foreteller:
         except StorageError as error:
             self._report.note(where, f"written but not committed; cannot be read now: {error}")
             return None
-        self._report.note(where, "written but not committed; the next driver finishes that")
+        self._report.note(where, "written but not committed; the next driver commits it")
         if found:
             self._made.add((n, index))
         return ob.CommitEnded(n, index, digest=found or "?")
@@ -232,9 +232,9 @@ def _lost_text(history: History, trial: Trial, bad: int, *, on_resume: bool = Fa
     if on_resume:
         then = f"repair the files; otherwise the next resume ends the trial in ERROR, and {restart} runs it again"
     elif trial.status == Status.TERMINATED:
-        then = "the trial has ended and its results are whole, but nothing can be loaded from it"
+        then = "the trial has ended and its results are intact, but it has no checkpoint to load"
     else:
-        then = f"repair the files, or run the trial again from the beginning with {restart}"
+        then = f"repair the files, or restart the trial from scratch with {restart}"
     return f"{history.name(trial)} has no good checkpoint left, {plural(bad, 'bad one')}: {then}"
 
 

@@ -52,7 +52,7 @@ def verify_stored(remote: Remote, *, quick: bool = False) -> VerifyReport:
         except JournalDamagedError as error:
             if not any(finding.file == error.file for finding in report.findings):
                 report.damage(error.file, str(error))
-            report.note("", "checkpoints were not looked at: the journal that names them is damaged")
+            report.note("", "checkpoints were not verified: the journal that names them is damaged")
             return report
         owner = restored.holder or holder(restored.root)
         check_root(
@@ -208,7 +208,7 @@ class StoredCheckpoints:
         listed = {entry.path for entry in manifest.files}
         for file in self._below.get(where, ()):
             if file not in listed and not names.is_internal(file):
-                self._report.note(f"{where}/{file}", "is not one of the files that were saved; nobody reads it")
+                self._report.note(f"{where}/{file}", "is not one of the files that were saved; it is not used")
 
 
 def _batches(entries: tuple[FileEntry, ...]) -> Iterator[list[FileEntry]]:

@@ -176,7 +176,7 @@ class SilentDisplay(Display):
     def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
         if summary.outcome == Ending.TAKEN_OVER:
             logger.warning(
-                "%s was taken over by %s, which goes on with it. This process stops here; nothing is lost. %s",
+                "%s was taken over by %s, which continues it. This process stops; nothing is lost. %s",
                 one_line(facts.name, 80),
                 one_line(summary.reason, 200),
                 next_line(facts, summary),

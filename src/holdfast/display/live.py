@@ -205,7 +205,7 @@ class LiveDisplay(Display):
         self._plain.tracker, self._plain.output = self.tracker, self.output
         for note in self._notes:
             self._plain.note(note)
-        self._plain.note(f"the live display failed ({type(error).__name__}: {error}); going on with plain lines.")
+        self._plain.note(f"the live display failed ({type(error).__name__}: {error}); continuing with plain lines.")
 
 
 class Frame:

@@ -415,7 +415,7 @@ class ReporterDisplay(Display):
         except Exception:
             self._broken = True
             name = type(self._reporter).__name__
-            logger.warning("%s failed and is not asked again; the experiment goes on.", name, exc_info=True)
+            logger.warning("%s failed and is not called again; the experiment continues.", name, exc_info=True)
 
 
 def _info(facts: ExperimentFacts) -> ExperimentInfo:

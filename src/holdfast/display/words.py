@@ -288,7 +288,7 @@ def trouble_text(view: ProgressView) -> str:
     """What stands in the way right now."""
     parts = list(filter(None, [full_text(view.backlog)]))
     if view.draining:
-        parts.append(f"Ending ({one_line(view.draining, 60)}): running trials save their work.")
+        parts.append(f"Shutting down ({one_line(view.draining, 60)}): running trials save checkpoints.")
     elif view.stopping:
         parts.append(f"Stopping: {one_line(view.stopping, 60)}.")
     parts.extend(f"Waiting for storage: {one_line(text, 100)}" for text in view.storage_trouble)
@@ -322,7 +322,7 @@ def first_failure_text(group: FailureGroup, state: State, facts: ExperimentFacts
     file, _, line = group.location.rpartition(":")
     where = f" in line {line} of {one_line(os.path.basename(file), 60)}" if file else ""
     message = one_line(group.message)
-    outcome = "failed" if group.errored else "failed and is tried again"
+    outcome = "failed" if group.errored else "failed and is retried"
     return f"{name} {outcome}: {failure_what(group)}{where}" + (f": {message}" if message else "")
 
 
@@ -396,7 +396,7 @@ def outcome_line(view: ProgressView, facts: ExperimentFacts, summary: RunSummary
         why = f" ({reason})" if reason else ""
         return f"{name} was interrupted{why}: {counts} {details}."
     if summary.outcome == Ending.TAKEN_OVER:
-        return f"{name} was taken over by {reason}, which goes on with it. This process stops here; nothing is lost."
+        return f"{name} was taken over by {reason}, which continues it. This process stops; nothing is lost."
     why = f": {reason}" if reason else ""
     return f"{name} ended with an error{why}. {counts} {details}; everything that was reported is kept."
 
@@ -448,7 +448,7 @@ def closing_lines(
         lines.append(next_line(facts, summary))
     elif view.counts[Status.ERROR]:
         again = restore_call(facts.root, facts.given_as, resume_errored=True)
-        lines.append(f"Try the failed trials again with: {again}.fit()")
+        lines.append(f"Retry the failed trials with: {again}.fit()")
     return lines
 
 
