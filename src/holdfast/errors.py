@@ -115,8 +115,8 @@ class ExperimentLockedError(OwnershipError):
     Attributes:
         host: Where the holder runs.
         pid: Its process id there.
-        age_s: Seconds since it was last heard of.
-        dead_in_s: Seconds until it is taken for dead if nothing more is heard of it; None if it is known to be alive.
+        age_s: Seconds since its last heartbeat.
+        dead_in_s: Seconds until it counts as dead without a heartbeat; None if it is known to be alive.
     """
 
     def __init__(self, message: str, *, host: str, pid: int, age_s: float, dead_in_s: float | None = None) -> None:

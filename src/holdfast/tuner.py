@@ -283,7 +283,7 @@ def _check_path(method: str, path: Any) -> None:
     if not isinstance(path, str | os.PathLike):
         raise InvalidTypeError(
             f"Tuner.{method}() needs the directory of an experiment, got {path!r} of type {type(path).__name__}. "
-            'Write for example Tuner.restore("~/holdfast_results/NAME"); `holdfast list DIR` shows what there is.'
+            'Write for example Tuner.restore("~/holdfast_results/NAME"); `holdfast list DIR` lists the experiments.'
         )
 
 

@@ -229,7 +229,7 @@ def test_a_checkpoint_from_elsewhere_without_a_manifest_can_be_used_and_says_so_
         assert tune.Checkpoint(foreign).to_dict() == STATE
         assert tune.Checkpoint(foreign).to_dict() == STATE
     assert [record.getMessage() for record in caplog.records] == [
-        f"{foreign} has no manifest (_manifest.json), so damage in its files cannot be noticed."
+        f"{foreign} has no manifest (_manifest.json), so damage to its files cannot be detected."
     ]
     (foreign / "_dict_checkpoint.pkl").write_bytes(b"\x80\x05rotten")
     with pytest.raises(CheckpointDamagedError, match=r"_dict_checkpoint\.pkl cannot be unpickled"):

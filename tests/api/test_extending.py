@@ -178,7 +178,7 @@ def test_another_grid_is_refused_and_another_constant_is_not_used(
         make_tuner(train, {"x": tune.grid_search([1, 2, 3]), "epochs": 3}, if_exists="resume")
     again = make_tuner(train, {"x": tune.grid_search([1, 2]), "epochs": 4}, if_exists="resume", verbose=1)
     assert [config["epochs"] for config in configs(again.fit())] == [3, 3]
-    assert "'epochs' of the space stays 3, as the experiment was begun, not 4" in capsys.readouterr().out
+    assert "'epochs' of the space stays 3, as in the original experiment, not 4" in capsys.readouterr().out
 
 
 def test_a_population_cannot_be_without_end(make_tuner: Make, root: Path) -> None:

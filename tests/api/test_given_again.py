@@ -69,7 +69,7 @@ def test_a_corrected_scheduler_is_used_and_one_with_other_arguments_is_not(
 ) -> None:
     with pytest.raises(KeyError, match="iteration"):
         make_tuner(train, SPACE, scheduler=scheduler(3, broken=True)).fit()
-    with pytest.warns(UserWarning, match="goes on as it was begun: scheduler=Mine with the arguments that it had"):
+    with pytest.warns(UserWarning, match="keeps its settings: scheduler=Mine with the arguments that it had"):
         other = tune.Tuner.restore(root, tune_config=tune.TuneConfig(scheduler=scheduler(4, broken=False)))
     with pytest.raises(KeyError, match="iteration"):
         other.fit()
@@ -82,7 +82,7 @@ def test_what_was_settled_at_the_beginning_is_not_changed_and_the_user_is_told(
 ) -> None:
     make_tuner(train, SPACE, metric="loss", mode="min", seed=1).fit()
     other = {"seed": 2, "failure_config": tune.FailureConfig(max_failures=3), "scheduler": ASHAScheduler()}
-    with pytest.warns(UserWarning, match="goes on as it was begun") as told:
+    with pytest.warns(UserWarning, match="keeps its settings") as told:
         again = make_tuner(train, SPACE, metric="loss", mode="min", if_exists="resume", **other)
     (text,) = [str(each.message) for each in told if each.category is UserWarning]
     assert "seed=1, not 2" in text

@@ -96,7 +96,7 @@ def test_resources_that_depend_on_the_config_are_refused(make_tuner):
     trainable = tune.with_resources(until_grown, lambda config: {"cpu": config["begins_with"]})
     space = {"begins_with": tune.grid_search([1, 2])}
     tuner = make_tuner(trainable, space, scheduler=ResourceChangingScheduler(), engine=tune.LocalEngine(cpus=4))
-    with pytest.raises(RuntimeError, match="begin with equal resources"):
+    with pytest.raises(RuntimeError, match="start with equal resources"):
         tuner.fit()
 
 

@@ -96,13 +96,13 @@ def test_a_restore_that_uses_stored_code_says_which_and_from_when(desk: Desk) ->
     restore = 'Tuner.restore("store/exp", resume_errored=True).fit()'
     unchanged = desk.run(restore)
     assert re.search(r"using the stored trainable train from \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", unchanged)
-    assert "give trainable=train to use changed code" in unchanged
+    assert "pass trainable=train to use changed code" in unchanged
     assert "UserWarning" not in unchanged
     desk.edit("SCALE = 1", "SCALE = 2")
     assert "SCALE, which helper uses, is not the same as in" in desk.run(restore)
     desk.edit('raise ValueError("the bug")', "pass")
     shown = desk.run(restore)
-    assert "UserWarning: The trainable 'train' is used as it was stored" in shown
+    assert "UserWarning: The trainable 'train' is used as stored" in shown
     assert "Tuner.restore(path, trainable=train)" in shown
     assert "2 failed" in shown  # it did what it said
 
@@ -111,7 +111,7 @@ def test_the_command_line_says_so_and_can_import_the_changed_code(desk: Desk) ->
     desk.run()
     desk.edit('raise ValueError("the bug")', "pass")
     stored = desk.cli("resume", "store/exp", "--resume-errored")
-    assert "warning: The trainable 'train' is used as it was stored" in stored
+    assert "warning: The trainable 'train' is used as stored" in stored
     assert "--trainable MODULE:NAME" in stored
     assert "2 failed" in stored
     assert "cannot be imported" in desk.cli("resume", "store/exp", "--trainable", "script:nothing")

@@ -61,7 +61,7 @@ def test_an_experiment_killed_every_few_events_tries_the_same_configurations(
         code, output = live(drivers, killed, name, **crash)
         lives += 1
         assert code in (0, -9), output
-        assert "does not answer the same questions" not in output, output
+        assert "does not give the same suggestions" not in output, output
         if code == 0:
             break
         assert lives < MAX_LIVES

@@ -154,7 +154,7 @@ def test_a_tuner_whose_root_was_given_to_a_later_one_is_refused(make_tuner):
     """Two cells of a notebook use the same name; the older Tuner would run the newer one's code."""
     older = make_tuner(noop, {"x": 1})
     newer = make_tuner(five, {"x": 2})
-    with pytest.raises(ExperimentExistsError, match="Another Tuner was made"):
+    with pytest.raises(ExperimentExistsError, match="Another Tuner was created"):
         older.fit()
     assert [result.config["x"] for result in newer.fit()] == [2]
 

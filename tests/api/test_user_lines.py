@@ -84,7 +84,7 @@ def test_other_warnings_show_the_line_that_wrote_it(
 
 
 def test_a_warning_says_what_the_function_does_instead() -> None:
-    with pytest.warns(UserWarning, match=r"`checkpoint_dir` .* a temporary directory that nobody keeps"):
+    with pytest.warns(UserWarning, match=r"`checkpoint_dir` .* a temporary directory that is not kept"):
         uses_checkpoint_dir()
     with pytest.warns(UserWarning, match=r"`should_checkpoint` .* is always False"):
         tune.should_checkpoint()

@@ -63,7 +63,7 @@ def test_committing_again_finds_the_work_done(trial: Trial) -> None:
 def test_recover_finds_nothing_where_there_is_nothing(trial: Trial) -> None:
     trial.dir.mkdir()
     assert recover(trial.dir, ".sealed-1-00000000", 0, trial_id="t1", attempt=1) is None
-    with pytest.raises(CheckpointDamagedError, match="staged files are gone"):
+    with pytest.raises(CheckpointDamagedError, match="staged files are missing"):
         trial.commit(".sealed-1-00000000")
 
 

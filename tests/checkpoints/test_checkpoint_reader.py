@@ -39,7 +39,7 @@ SHAPE_DAMAGE: list[tuple[Callable[[Path], object], str]] = [
     (lambda path: (path / "extra").touch(), "extra is not one of the files that were saved"),
     (lambda path: (path / "optimizer" / ".hidden").touch(), r"optimizer/\.hidden is not one of"),
     (lambda path: flip(path / "_manifest.json", 30), "its manifest is damaged"),
-    (lambda path: os.truncate(path / "_manifest.json", 50), "its manifest is damaged: it is cut short"),
+    (lambda path: os.truncate(path / "_manifest.json", 50), "its manifest is damaged: it is truncated"),
     (lambda path: os.truncate(path / "_manifest.json", 0), "its manifest is damaged"),
     (lambda path: (path / "_manifest.json").unlink(), "it has no manifest"),
     (lambda path: shutil.rmtree(path / "optimizer"), r"optimizer/state\.bin is missing"),
@@ -81,9 +81,9 @@ def test_the_checkpoint_of_another_trial_is_not_taken(trial: Trial, tmp_path: Pa
     shutil.copytree(theirs, mine)
     with pytest.raises(CheckpointDamagedError, match="belongs to trial t2, not to t1"):
         verify(mine, trial_id="t1")
-    with pytest.raises(CheckpointDamagedError, match="another than the one that was committed"):
+    with pytest.raises(CheckpointDamagedError, match="differs from the committed one"):
         verify(mine, expect_digest=digest)
-    with pytest.raises(CheckpointDamagedError, match="another than the one that was committed"):
+    with pytest.raises(CheckpointDamagedError, match="differs from the committed one"):
         quick_check(mine, digest)
 
 

@@ -190,7 +190,7 @@ print("path", analysis.experiment_path)
 """
 
 
-@pytest.mark.filterwarnings("ignore:.*goes on as it was begun:UserWarning")
+@pytest.mark.filterwarnings("ignore:.*keeps its settings:UserWarning")
 @pytest.mark.parametrize(("answer", "expected"), [("y", "exp"), ("n", "exp_2")])
 def test_prompt_asks_at_a_terminal(tmp_path: Path, answer: str, expected: str) -> None:
     run(tmp_path, name="exp", config={"x": 1})

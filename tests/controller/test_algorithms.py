@@ -93,10 +93,13 @@ POINTS = [{"lr": 0.1}, {"lr": 0.2}]
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"search_alg": DEHBSearch(points_to_evaluate=POINTS), "scheduler": "dehb", "num_samples": 1}, "make 2 trials"),
+        (
+            {"search_alg": DEHBSearch(points_to_evaluate=POINTS), "scheduler": "dehb", "num_samples": 1},
+            "points to try first for 2 trials",
+        ),
         (
             {"search_alg": Repeater(DEHBSearch(points_to_evaluate=POINTS), 3), "scheduler": "dehb", "num_samples": 3},
-            "Repeater was given configurations to try first that make 6 trials, and num_samples=3 leaves the last ones",
+            "Repeater has points to try first for 6 trials, but num_samples=3 leaves the last ones",
         ),
         ({"search_alg": DEHBSearch()}, "suggests budgets, and without DEHBScheduler nothing ends trials there"),
         ({"search_alg": ConcurrencyLimiter(DEHBSearch(), 2)}, "without DEHBScheduler nothing ends trials there"),

@@ -36,7 +36,7 @@ def backend(tmp_path: Path) -> LocalBackend:
 
 def test_a_checkpoint_that_the_journal_does_not_know_is_a_loss(backend: LocalBackend, tmp_path: Path) -> None:
     make_checkpoint(tmp_path)
-    with pytest.raises(JournalDamagedError, match="1 checkpoint was committed of which it knows nothing"):
+    with pytest.raises(JournalDamagedError, match="1 checkpoint was committed and it has no record of that"):
         backend.compare(State(), UID)
 
 

@@ -50,7 +50,7 @@ def test_whoever_insists_ends_the_wait_for_storage_and_not_the_grace_of_trials()
     assert watches.look(state, 1.0) == []
     del state.running[0]
     assert watches.look(state, 1.0 + LOOK_EVERY_S) == [ob.GraceOver()]
-    assert watches.why_leave(2.0) == "this driver was told to end (SIGTERM)"
+    assert watches.why_leave(2.0) == "this driver is shutting down (SIGTERM)"
 
 
 def test_without_insistence_storage_is_waited_for_until_the_grace_is_over() -> None:
@@ -58,7 +58,7 @@ def test_without_insistence_storage_is_waited_for_until_the_grace_is_over() -> N
     assert watches.why_leave(0.0) == ""
     watches.end("SIGINT")
     assert watches.why_leave(1.0) == ""
-    assert watches.why_leave(101.0) == "this driver was told to end (SIGINT)"
+    assert watches.why_leave(101.0) == "this driver is shutting down (SIGINT)"
 
 
 def test_free_space_is_measured_at_once_and_then_now_and_then() -> None:

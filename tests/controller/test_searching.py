@@ -347,7 +347,7 @@ def test_answers_that_differ_from_what_was_recorded_are_warned_about_once_and_do
         def suggest(self, trial_id):
             return {"lr": super().suggest(trial_id)["lr"] + 0.5}
 
-    with pytest.warns(RuntimeWarning, match="Other does not answer the same questions in the same way") as caught:
+    with pytest.warns(RuntimeWarning, match="Other does not give the same suggestions on replay") as caught:
         after = Lab(Other(), lab.history)
     assert len(caught) == 1
     assert after.configs == lab.configs

@@ -223,10 +223,10 @@ def test_a_trial_whose_first_checkpoint_was_lost_before_its_commit_starts_again_
     world.report(sealed="s", loss=0.5)
     world.tell(ob.Resumed(lost="the driver was lost"))
     assert world.state.driver.parked == {0}
-    turn = world.tell(ob.CommitEnded(0, 0, damaged=True, message="the staged files are gone"))
+    turn = world.tell(ob.CommitEnded(0, 0, damaged=True, message="the staged files are missing"))
     assert kinds(turn.events) == ["CheckpointRejected", "Noted", "TrialStarted"]
     assert (turn.events[1].n, turn.events[2]) == (0, ev.TrialStarted(world.at, 0, 2, 0, None))
-    assert "checkpoint_000000: the staged files are gone" in turn.events[1].text
+    assert "checkpoint_000000: the staged files are missing" in turn.events[1].text
     assert "from the beginning" in turn.events[1].text
     assert (world.trial().rows, world.trial().metrics) == (0, None)
 

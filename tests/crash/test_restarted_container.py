@@ -115,7 +115,7 @@ def test_a_live_driver_in_another_container_is_left_alone_and_the_refusal_says_f
     kind, seconds, _ = answer.split(" ", 2)
     assert kind == "refused"
     assert 0 < float(seconds) <= epochs.SILENCE_S
-    assert "taken for dead in" in answer
+    assert "counts as dead in" in answer
     assert "takeover=True" in answer
 
 
@@ -196,7 +196,7 @@ def test_after_a_reboot_the_driver_before_it_is_known_to_be_dead(tmp_path: Path)
 
 def test_on_another_machine_with_the_same_disk_it_may_be_alive(tmp_path: Path) -> None:
     forged(tmp_path, machine="00000000-0000-4000-8000-000000000000 pid:[4026531836]", host="another")
-    with pytest.raises(ExperimentLockedError, match="taken for dead in"):
+    with pytest.raises(ExperimentLockedError, match="counts as dead in"):
         claim_epoch(tmp_path)
 
 
@@ -213,5 +213,5 @@ def test_status_does_not_call_running_what_it_cannot_see(tmp_path: Path, capsys:
     assert main(["status", str(root.path)]) == 0
     said = capsys.readouterr().out
     assert "perhaps running" in said
-    assert "last heard of 2" in said
-    assert "taken for dead in" in said
+    assert "last heartbeat 2" in said
+    assert "counts as dead in" in said

@@ -55,7 +55,7 @@ def test_metrics_are_chosen_by_name_list_or_dict():
 def test_a_wrong_metric_names_those_that_exist():
     with pytest.raises(InvalidInputError, match=r"no 'acc'.*\['auc', 'loss'\]"):
         MetricChoice({"accuracy": "acc"}).of({"loss": 1.0, "auc": 0.5})
-    with pytest.raises(InvalidInputError, match="evaluates nothing"):
+    with pytest.raises(InvalidInputError, match="has no evaluation"):
         MetricChoice("loss").of({})
 
 

@@ -56,7 +56,7 @@ def test_a_damaged_claim_that_may_be_alive_is_refused_and_can_be_taken_over(tmp_
     with pytest.raises(ExperimentLockedError) as caught:
         claim_epoch(tmp_path)
     message = str(caught.value)
-    for part in (".holdfast/epochs/00000001, is damaged", "taken for dead in", "takeover=True", "--takeover"):
+    for part in (".holdfast/epochs/00000001, is damaged", "counts as dead in", "takeover=True", "--takeover"):
         assert part in message
     assert "pid 0" not in message
     assert "started" not in message

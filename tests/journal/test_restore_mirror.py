@@ -451,7 +451,7 @@ def test_a_process_that_hangs_while_it_hydrates_keeps_nobody_waiting_for_ever(
     try:
         assert lock(held)
         for read_only in (False, True):
-            with pytest.raises(StorageError, match=f"pid {os.getpid()} has been bringing") as info:
+            with pytest.raises(StorageError, match=f"pid {os.getpid()} has been updating") as info:
                 restore_mirror(lab.store, root, read_only=read_only)
             assert str(info.value).startswith(lab.store.url)
     finally:

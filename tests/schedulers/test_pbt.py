@@ -132,7 +132,7 @@ def test_the_worst_goes_on_as_a_copy_of_the_best_with_a_mutated_config():
     assert first.config["x"] in (1, 3)
     assert first.tag == f"0@perturbed[x={first.config['x']}]"
     verdict = next(e for e in table.reports(0) if e.verdict)
-    assert (verdict.verdict, verdict.why) == ("pause", "PopulationBasedTraining: goes on as a copy of t1")
+    assert (verdict.verdict, verdict.why) == ("pause", "PopulationBasedTraining: continues as a copy of t1")
     started = [e for e in table.events(ev.TrialStarted) if e.n == 0][1]
     assert started.source == (1, 2)
     assert table.statuses() == ["TERMINATED", "TERMINATED"]

@@ -79,7 +79,7 @@ def test_the_same_point_again_and_again_ends_the_search(skip: bool, trials: int)
     case = Case(Stubborn, "bayes_opt", "bayesopt", {"random_search_steps": 0, "patience": 3, "skip_duplicate": skip})
     adapter = case.adapter()
     run(adapter, trials)
-    with pytest.warns(UserWarning, match=f"ended the search by itself after {trials} suggestions"):
+    with pytest.warns(UserWarning, match=f"ended the search after {trials} suggestions"):
         assert isinstance(adapter.hear(Asked(1))[0], NoMoreSuggestions)
 
 

@@ -52,7 +52,7 @@ def test_what_a_searcher_must_have_is_missing_in_the_base():
     ):
         with pytest.raises(NotImplementedError):
             call()
-    with pytest.raises(NotImplementedError, match="Searcher cannot be told about points"):
+    with pytest.raises(NotImplementedError, match="Searcher cannot learn from points"):
         searcher.add_evaluated_point({"x": 1}, 0.5)
 
 
@@ -106,7 +106,7 @@ def test_the_newest_memory_of_a_directory_is_read(tmp_path):
 
 
 def test_a_directory_without_a_memory_is_named(tmp_path):
-    with pytest.raises(InvalidInputError, match=f"no searcher's memory in '{tmp_path}'"):
+    with pytest.raises(InvalidInputError, match=f"no searcher state in '{tmp_path}'"):
         Remembering().restore_from_dir(str(tmp_path))
 
 

@@ -162,7 +162,7 @@ class CheckpointStore:
     def _sealed(self, place: tuple[str, str]) -> StageDir:
         stage = self.stages.get(place)
         if stage is None:
-            raise Damaged("the staged files are gone and no checkpoint was made of them")
+            raise Damaged("the staged files are missing and no checkpoint was made from them")
         if not stage.intact:
             raise Damaged("it is not what was sealed")
         return stage

@@ -70,7 +70,7 @@ def meet(one: str, other: str) -> None:
     until_gated(other)
     print("second:", *end_of(start(other)))
     third = start(other, "takeover")
-    wait(lambda: os.path.exists(os.path.join(other, "exp", ".holdfast", "epochs", "00000002")), "the take-over")
+    wait(lambda: os.path.exists(os.path.join(other, "exp", ".holdfast", "epochs", "00000002")), "the takeover")
     open_gate()
     print("first:", *end_of(first))
     print("third:", *end_of(third))

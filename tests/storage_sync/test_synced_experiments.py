@@ -368,7 +368,7 @@ def test_a_copy_that_was_gone_on_with_elsewhere_is_not_written_over(remote: Path
     restored(remote, CP).fit()
     lose(here)
     (tmp_path / "another machine").rename(here)
-    with pytest.raises(ExperimentExistsError, match="gone on with elsewhere"):
+    with pytest.raises(ExperimentExistsError, match="resumed on another machine"):
         tune.Tuner.restore(str(here / "exp")).fit()
     assert restored(remote, CP).fit()[0].error is None
     assert list(here.glob("exp.aside-*")), "what was here is kept"
@@ -387,7 +387,7 @@ def test_a_driver_of_another_machine_was_last_heard_of_when_it_last_copied(
     lose(here)
     monkeypatch.setattr(epoch, "this_machine", lambda: "another one")
     restarted = restored(remote, CP)
-    with pytest.raises(ExperimentLockedError, match="last heard of"):
+    with pytest.raises(ExperimentLockedError, match="last heartbeat"):
         restarted.fit()
     lose(here)
     monkeypatch.setattr(epoch, "SILENCE_S", 0.0)

@@ -298,7 +298,7 @@ class FileWriter:
                 with self._lock:
                     del self._in_hand[path]
                 return ""
-            trouble = f"{path} cannot be written: {error}; what belongs there is kept and tried again"
+            trouble = f"{path} cannot be written: {error}; its content is kept and the write is retried"
             if isinstance(error, OSError) and is_full(error):
                 raise _Full(trouble) from error
             return trouble

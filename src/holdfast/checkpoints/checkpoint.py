@@ -336,7 +336,7 @@ class Checkpoint:
     def _damaged(self, reason: str, cause: BaseException | None = None) -> NoReturn:
         raise CheckpointDamagedError(
             f"the checkpoint {self.path} is damaged: {reason}. It was left as it is. Use another one of the trial "
-            "(Result.best_checkpoints lists them), or, if it was you who changed the files, pass verify=False to read "
+            "(Result.best_checkpoints lists them), or, if you changed the files yourself, pass verify=False to read "
             "them as they are.",
             path=self.path,
             reason=reason,

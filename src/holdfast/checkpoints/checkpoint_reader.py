@@ -63,8 +63,8 @@ def read_manifest(directory: Path, *, expect_digest: str | None = None, trial_id
     if expect_digest is not None and (found := digest(manifest)) != expect_digest:
         _damaged(
             directory,
-            f"its manifest (of checkpoint {manifest.index} of trial {manifest.trial}) is another than the one that was "
-            f"committed: digest {found} instead of {expect_digest}",
+            f"its manifest (of checkpoint {manifest.index} of trial {manifest.trial}) differs from the committed one: "
+            f"digest {found} instead of {expect_digest}",
         )
     return manifest
 

@@ -50,7 +50,7 @@ from holdfast.storage.untrusted import open_directory, remove_below
 SYNC_THREADS = 8  # a disk merges concurrent fsyncs; eight halve the time of a thousand small files
 HASH_THREADS = 2
 
-GONE = "the staged files are gone and no checkpoint was made of them"
+GONE = "the staged files are missing and no checkpoint was made from them"
 
 Answer = TypeVar("Answer")
 

@@ -48,7 +48,7 @@ def delete(directory: str | os.PathLike[str]) -> None:
     except OSError as error:
         if _is_held_open(f"{parent}/{_trash_of(name)}"):
             raise StorageError(
-                f"{path} is no checkpoint any more, but some process has files of it open, and a network file system "
+                f"{path} is deleted, but some process has files of it open, and a network file system "
                 "keeps those for as long. What is left is removed later, or when the experiment is restored."
             ) from error
         raise storage_error(error, f"deleting {path}") from error

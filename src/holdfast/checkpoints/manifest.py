@@ -124,7 +124,7 @@ def open_json(data: bytes, kind: type[Record]) -> Record:
     """The inverse of ``seal_json``; raises ``BadManifest`` if a single byte differs."""
     start = data.rfind(_MARK)
     if start < 0 or not data.endswith(_TAIL):
-        raise BadManifest("it is cut short")
+        raise BadManifest("it is truncated")
     body = data[:start] + b"}"
     checksum = data[start + len(_MARK) : -len(_TAIL)].decode("ascii", "replace")
     algo = next((name for name, length in ALGORITHMS.items() if length == len(checksum)), None)

@@ -62,7 +62,7 @@ def upload(store: Store, directory: Path, key: str) -> Committed:
             found = create_once(store, f"{key}/{names.MANIFEST}", data)
     if found is not None and found.startswith(_GIVEN_UP):
         _delete_files(store, key)  # what we have sent since: nobody else will look for it
-        _damaged(directory, "another driver has taken over and given up its upload")
+        _damaged(directory, "another driver has taken over and abandoned its upload")
     if found is not None and found != data:
         _damaged(directory, f"the store has another checkpoint at {key}")
     crashpoint("O3.after")
@@ -215,7 +215,7 @@ def _checked(data: bytes, key: str, directory: Path, expect_digest: str | None) 
     except BadManifest as error:
         _damaged(directory, f"its manifest in the store is damaged: {error}")
     if expect_digest is not None and digest(manifest) != expect_digest:
-        _damaged(directory, f"the manifest at {key} is another than the one that was committed")
+        _damaged(directory, f"the manifest at {key} differs from the committed one")
     return manifest
 
 
@@ -227,7 +227,7 @@ def _fetch_files(store: Store, key: str, stage: Path, manifest: Manifest) -> Non
         _damaged(stage, f"a file is missing in the store: {error}")
     for entry, found in zip(manifest.files, hashes, strict=True):
         if os.path.getsize(f"{stage}/{entry.path}") != entry.size:
-            _damaged(stage, f"{entry.path} has not the {entry.size:,} bytes that were saved")
+            _damaged(stage, f"{entry.path} does not have the {entry.size:,} bytes that were saved")
         if manifest.algo == ALGORITHM and found != entry.hash:
             _damaged(stage, f"the content of {entry.path} is not what was saved")
 

@@ -92,7 +92,7 @@ class RemotePlace:
             fetch(self.store, self.key, directory, expect_digest=digest)
         else:
             if verify and names.index_of(self.key) is not None:
-                _log.warning("%s/%s has no manifest: damage cannot be noticed.", self.store.url, self.key)
+                _log.warning("%s/%s has no manifest: damage cannot be detected.", self.store.url, self.key)
             self._fetch_unverified(directory)
         with contextlib.suppress(ObjectMissingError):
             (directory / names.METADATA).write_bytes(self.store.get(f"{self.key}/{names.METADATA}"))

@@ -163,12 +163,12 @@ def _is_like_ours(data: bytes) -> bool:
 def _say_unverified(directory: str) -> None:
     if directory not in _told and len(_told) < MAX_REMEMBERED:
         _told.add(directory)
-        _log.warning("%s has no manifest (%s), so damage in its files cannot be noticed.", directory, names.MANIFEST)
+        _log.warning("%s has no manifest (%s), so damage to its files cannot be detected.", directory, names.MANIFEST)
 
 
 def _missing(directory: str) -> NoReturn:
     raise CheckpointDamagedError(
-        f"the checkpoint {directory} is gone: there is no such directory.",
+        f"the checkpoint {directory} is missing: there is no such directory.",
         path=directory,
         reason="the directory is missing",
     )

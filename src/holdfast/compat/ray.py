@@ -131,8 +131,8 @@ def init(
     if address not in _HERE:
         raise StoreUnreachableError(
             f"ray.init(address={address!r}): this version of holdfast runs trials on one machine and has no engine for "
-            "a Ray cluster. Use address=None to train here; to train there install Ray itself, `pip install "
-            "'ray[tune]'`, and import its tune."
+            "a Ray cluster. Use address=None to train on this machine; to train on the cluster install Ray "
+            "itself, `pip install 'ray[tune]'`, and import its tune."
         )
     if _runtime.is_on:
         if ignore_reinit_error:
@@ -142,7 +142,7 @@ def init(
             "nothing the second time."
         )
     if local_mode:
-        warn_user("ray.init(local_mode=True) is ignored: every trial has a process of its own.", UserWarning)
+        warn_user("ray.init(local_mode=True) is ignored: every trial runs in its own process.", UserWarning)
     limits = {"cpus": num_cpus, "gpus": num_gpus, "resources": resources}
     given = {name: value for name, value in limits.items() if value is not None}
     _runtime.engine = LocalEngine(**given) if given else None  # type: ignore[arg-type]
@@ -240,8 +240,8 @@ def _lost(ref: ObjectRef) -> str:
     key = _key_of(ref, session.config) if session is not None else ""
     place = f"param_space key {key!r}" if key else "a config, or wherever this reference came from"
     return (
-        f"The object behind {ref!r} ({place}) is gone: it lived as long as the driver that put it. Put it again and "
-        "give the new reference: Tuner.restore(path, trainable, param_space={...})."
+        f"The object behind {ref!r} ({place}) no longer exists: it ended with the driver that put it. Put it again and "
+        "pass the new reference: Tuner.restore(path, trainable, param_space={...})."
     )
 
 

@@ -41,7 +41,7 @@ def open_again(
         ignored.append(f"stop={_shown(stop)} (it has {_shown(settings.run_config.stop)})")
     if ignored:
         warn_user(
-            f"The experiment at {place} goes on as it was begun. Changed and ignored: {', '.join(ignored)}. For other "
+            f"The experiment at {place} keeps its settings. Changed and ignored: {', '.join(ignored)}. For other "
             "settings start another one, with another name.",
             UserWarning,
         )

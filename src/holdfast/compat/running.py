@@ -310,13 +310,13 @@ def _place(resume: Resume, run_config: RunConfig) -> str | None:
     remote = _upload_dir(run_config)
     if resume.way == "REMOTE" and remote is None:
         raise InvalidInputError(
-            'resume="REMOTE" brings the experiment from upload_dir, and no upload_dir (nor a storage_path that is a '
+            'resume="REMOTE" downloads the experiment from upload_dir, and no upload_dir (nor a storage_path that is a '
             'URI) was given. Give one, or resume="LOCAL".'
         )
     if resume.way == "PROMPT" and not sys.stdin.isatty():
         raise InvalidInputError(
-            'resume="PROMPT" asks at a terminal, and there is none. Write resume="AUTO" to resume whatever exists, or '
-            "resume=False for a new experiment."
+            'resume="PROMPT" asks at a terminal, but standard input is not one. Write resume="AUTO" to resume it if it '
+            "exists, or resume=False for a new experiment."
         )
     wanted = copy.copy(run_config)
     wanted._set("if_exists", "resume")
@@ -327,7 +327,7 @@ def _place(resume: Resume, run_config: RunConfig) -> str | None:
         base = remote if resume.way == "REMOTE" and remote is not None else os.fspath(run_config.storage_path or "")
         raise InvalidInputError(
             f'resume="{resume.way}": there is no experiment at {join_address(base, str(run_config.name))}. Check the '
-            'name and the directory, or write resume="AUTO", which begins one if there is none.'
+            'name and the directory, or write resume="AUTO", which starts one if there is none.'
         )
     return found
 

@@ -26,7 +26,7 @@ class TrainableUtil:
                 return place
             place, below = os.path.dirname(place), place
         raise ObjectMissingError(
-            f"There is no checkpoint at {path}: neither that nor a directory around it is one that was saved."
+            f"There is no checkpoint at {path}: neither this nor a parent directory is a saved checkpoint."
         )
 
 

@@ -17,9 +17,10 @@ _SECRET = re.compile(
 )
 _NO_USER = frozenset({"s3", "s3a", "gs", "gcs"})  # a bucket has none: whatever stands before it is a key
 _ADVICE = (
-    "Credentials do not belong into an address, because it is written down in many places (the experiment, messages, "
+    "Credentials do not belong in an address, because it is stored in many places (the experiment, messages, "
     "logs). Nothing was stored. Put them into the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
-    "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY) or a profile (AWS_PROFILE), and leave them out here."
+    "GOOGLE_APPLICATION_CREDENTIALS, AZURE_STORAGE_ACCOUNT_KEY) or a profile (AWS_PROFILE), and leave them out of "
+    "the address."
 )
 
 

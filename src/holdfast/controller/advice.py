@@ -106,7 +106,7 @@ class Advisor:
         biggest = ", ".join(f"{key!r} ({size_text(each)})" for each, key in keys[:MAX_KEYS])
         self._large = (
             f"{self._name_of(event.n)} has reported {size_text(size)} at once; the largest values are {biggest}. Every "
-            "report is kept for ever and read again by whoever looks at the results. Put such data into a checkpoint, "
+            "report is stored permanently and read whenever results are read. Put such data into a checkpoint, "
             "report(metrics, checkpoint=...), or into a file in the trial's directory, and report numbers."
         )
         self._say(self._large)
@@ -131,7 +131,7 @@ class Advisor:
     def _nan_text(self, name: str) -> str:
         return (
             f"The metric {name!r} was NaN in every report of {self._trials(self._nan[name])}: they are not compared "
-            "with others. The training may have diverged from the start, or the value is worked out from nothing."
+            "with others. The training may have diverged from the start, or the value is computed from no data."
         )
 
     def _silent_text(self) -> str:
@@ -163,8 +163,8 @@ def objective_text(metric: str | None, mode: str | None, compared: Iterable[str]
     """
     if metric is not None and mode is None:
         return (
-            f"TuneConfig(metric={metric!r}) has no mode, so nobody knows whether a smaller or a larger {metric!r} is "
-            "better: no best trial is shown, and get_best_result() needs mode='min' or mode='max'. Say it once: "
+            f"TuneConfig(metric={metric!r}) has no mode, so it is unknown whether a smaller or a larger {metric!r} is "
+            "better: no best trial is shown, and get_best_result() needs mode='min' or mode='max'. Set it once: "
             f"TuneConfig(metric={metric!r}, mode='min')."
         )
     if mode is not None and metric is None:
@@ -172,7 +172,7 @@ def objective_text(metric: str | None, mode: str | None, compared: Iterable[str]
         what = f"it is assumed to be {names}" if names else "nothing is compared"
         return (
             f"TuneConfig(mode={mode!r}) has no metric: {what}, no best trial is shown, and get_best_result() takes "
-            "'_metric', which is what a trainable that returns a number reports. Say it once: "
+            "'_metric', which is what a trainable that returns a number reports. Set it once: "
             f"TuneConfig(metric='loss', mode={mode!r})."
         )
     return ""

@@ -56,8 +56,8 @@ def _advise(searcher: Searcher, scheduler: TrialScheduler, num_samples: int) -> 
     """Warn of what works, but not as it was meant."""
     if -1 < num_samples < searcher.trials_given:
         warn_user(
-            f"{type(searcher).__name__} was given configurations to try first that make {searcher.trials_given} "
-            f"trials, and num_samples={num_samples} leaves the last ones out. Raise num_samples to try them all.",
+            f"{type(searcher).__name__} has points to try first for {searcher.trials_given} trials, but "
+            f"num_samples={num_samples} leaves the last ones out. Raise num_samples to try them all.",
             UserWarning,
         )
     wanted = searcher.scheduler_class
@@ -214,11 +214,9 @@ def _check_limits(config: TuneConfig) -> None:
     if own != wanted:
         raise InvalidInputError(
             f"TuneConfig.max_concurrent_trials={wanted} and ConcurrencyLimiter(max_concurrent={own}) do not agree. "
-            "Say it in one place."
+            "Set it in one place."
         )
-    warn_user(
-        f"max_concurrent_trials={wanted} is said twice: by TuneConfig and by the ConcurrencyLimiter.", UserWarning
-    )
+    warn_user(f"max_concurrent_trials={wanted} is set twice: by TuneConfig and by the ConcurrencyLimiter.", UserWarning)
 
 
 def copied(value: Any) -> Any:

@@ -198,7 +198,7 @@ class CallbackEdge:
         try:
             self._callbacks.set_state(read_callback_states(root))
         except ObjectDamagedError as error:
-            return f"callbacks begin without their memory: {error.path} is damaged: {error.reason}"
+            return f"callbacks start without their stored state: {error.path} is damaged: {error.reason}"
         except Exception as error:
             logger.warning("the callbacks' stored states cannot be used (%s: %s)", type(error).__name__, error)
         return ""

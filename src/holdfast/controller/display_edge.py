@@ -113,7 +113,7 @@ class DisplayEdge:
     def interrupted(self, event: ev.AttemptInterrupted) -> None:
         """An attempt was cut short; that is worth a note if storage did it."""
         if event.cause == ev.Cause.STORAGE:
-            self._note_of(event.n, f"no space left ({event.detail}); it is tried again and not counted as failed")
+            self._note_of(event.n, f"no space left ({event.detail}); it is retried and does not count as a failure")
 
     def backlog_filled(self, event: ev.BacklogFilled) -> None:
         """Trials that save have to wait."""
@@ -123,7 +123,7 @@ class DisplayEdge:
         limit, place = size_text(event.limit), self._facts.root
         self._display.note(
             f"trials that save wait: {size_text(event.bytes)} of checkpoints are not yet in {place}, and the limit is "
-            f"{limit}. Nothing is lost; they go on when storage has caught up. SyncConfig(max_backlog_bytes=...) "
+            f"{limit}. Nothing is lost; they continue when storage has caught up. SyncConfig(max_backlog_bytes=...) "
             "lets more wait on the local disk"
         )
 

@@ -64,7 +64,7 @@ logger = logging.getLogger("holdfast")
 LAST_JOBS_S = 5.0  # for jobs that are under way when the driver leaves: the next one must not meet them half done
 LOOKAHEAD = 64
 AHEAD = 64  # reports that a trial may send without waiting: enough to keep the driver busy, heard within milliseconds
-SHIPPED = "what was missing in the store was sent"
+SHIPPED = "what was missing in the store was uploaded"
 CALM_GC = (20_000, 20, 20)
 """The loop makes many small objects that live long and no cycles: collecting as often as usual costs a fifth of it."""
 

@@ -129,13 +129,13 @@ def records_lost(shown: str, found: list[Unknown], state: State, *, in_store: bo
         when = f"its last record is from {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}"
     some = ", ".join(each.place for each in found[:3]) + (", ..." if len(found) > 3 else "")
     what = "checkpoint was" if len(found) == 1 else "checkpoints were"
-    todo = f"`holdfast repair {shown}` keeps a copy of everything and rebuilds what can be known"
+    todo = f"`holdfast repair {shown}` keeps a copy of everything and rebuilds what it can"
     if in_store:
-        todo = f"`holdfast copy {shown} DIR --before-damage`, then `holdfast repair DIR`, rebuild what can be known"
+        todo = f"`holdfast copy {shown} DIR --before-damage`, then `holdfast repair DIR`, rebuild what they can"
     return JournalDamagedError(
-        f"The journal of {shown} has lost records: {len(found)} {what} committed of which it knows nothing ({some}), "
-        f"and {when}. These checkpoints and all result files still exist, and nothing was overwritten. Put "
-        f".holdfast/journal back from a backup if there is one. Otherwise {todo}: trials then go on from these "
+        f"The journal of {shown} has lost records: {len(found)} {what} committed and it has no record of that "
+        f"({some}), and {when}. These checkpoints and all result files still exist, and nothing was overwritten. Put "
+        f".holdfast/journal back from a backup if there is one. Otherwise {todo}: trials then resume from these "
         f"checkpoints instead of from the beginning.",
         file=".holdfast/journal",
         offset=0,

@@ -324,7 +324,7 @@ def _cannot_write(root: Root, error: OSError) -> StorageError:
             "Choose another directory with RunConfig(storage_path=...). Nothing was started."
         )
     return StorageError(
-        f"The experiment {root.shown} cannot be made: its mirror on this machine, {root.path}, cannot be written: "
+        f"The experiment {root.shown} cannot be created: its mirror on this machine, {root.path}, cannot be written: "
         f"{error.strerror or error}. Choose another place for mirrors with HOLDFAST_LOCAL_CACHE_DIR. Nothing was "
         "started."
     )
@@ -386,9 +386,9 @@ def _named_root(path: Path, if_exists: str) -> Root:
 def _exists(path: Path | str) -> ExperimentExistsError:
     name = str(path).partition("?")[0].rpartition("/")[2]
     return ExperimentExistsError(
-        f"An experiment named {name!r} exists already at {path}. To continue it: "
+        f"An experiment named {name!r} exists already at {path}. To resume it: "
         f'Tuner.restore("{path}"). To start another one: a new RunConfig(name=...), or RunConfig(if_exists="new") to '
-        'number it. RunConfig(if_exists="resume") continues it whenever it exists. Nothing was changed.'
+        'number it. RunConfig(if_exists="resume") resumes it whenever it exists. Nothing was changed.'
     )
 
 
@@ -405,8 +405,8 @@ def check_unchanged(experiment: Experiment) -> None:
     root = experiment.root
     if read_spec(root).uid != experiment.spec.uid:
         raise ExperimentExistsError(
-            f"Another Tuner was made for {root.shown} after this one, so the experiment there is not this Tuner's any "
-            "more. Run that one, or make this one again with another RunConfig(name=...). Nothing was changed."
+            f"Another Tuner was created for {root.shown} after this one, so this experiment no longer belongs to this "
+            "Tuner. Run that one, or create this one again with another RunConfig(name=...). Nothing was changed."
         )
 
 
@@ -414,8 +414,8 @@ def check_settings(experiment: Experiment, found: ChangedSettings) -> None:
     """Refuse to run with settings that do not hold any more, before anything is written."""
     if found != experiment.changed:
         raise ExperimentExistsError(
-            f"The settings of {experiment.root.shown} were changed by another driver after this Tuner was made. Make "
-            "it again, with Tuner.restore(...), to go on with those. Nothing was changed."
+            f"The settings of {experiment.root.shown} were changed by another driver after this Tuner was created. "
+            "Create it again, with Tuner.restore(...), to continue with those. Nothing was changed."
         )
 
 

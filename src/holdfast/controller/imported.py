@@ -42,7 +42,7 @@ def is_new(root: Root, spec: Spec) -> bool:
 def no_trainable(root: Root, spec: Spec) -> InvalidInputError:
     """The error for a restore that was not given the trainable."""
     return InvalidInputError(
-        f"{root.shown} was imported from {spec.origin}, and its trainable is not stored with it. Give it: "
+        f"{root.shown} was imported from {spec.origin}, and its trainable is not stored with it. Pass it: "
         f'Tuner.restore("{root.shown}", trainable=...), with the {_kind(spec)} {spec.trainable!r}, or `holdfast resume '
         "PATH --trainable MODULE:NAME`. Nothing was changed; results can be read without it."
     )
@@ -76,7 +76,7 @@ def check_samples(spec: Spec, space: Any) -> None:
     if lacks_space(spec, space):
         raise InvalidInputError(
             f"num_samples cannot be changed yet: the experiment was imported from {spec.origin}, and its search space "
-            "is not stored with it. Give it as well: Tuner.restore(path, trainable, param_space=...). Nothing was "
+            "is not stored with it. Pass it as well: Tuner.restore(path, trainable, param_space=...). Nothing was "
             "changed."
         )
 
@@ -131,5 +131,5 @@ def _why_no_more(state: State, spec: Spec) -> str:
     wanted = f"num_samples={spec.num_samples} asks for" if spec.total is not None else "there may be"
     return (
         f"only the {len(state.trials)} trials that were imported are run: {wanted} more, but the search space is not "
-        "stored with the experiment. Give it to have them: Tuner.restore(path, trainable, param_space=...)."
+        "stored with the experiment. Pass it to run them: Tuner.restore(path, trainable, param_space=...)."
     )

@@ -207,7 +207,7 @@ def check_again(settings: Settings, spec: Spec, taken: Taken) -> None:
         if not objective:
             raise
         raise InvalidInputError(
-            f"{error} A scheduler or searcher that was made with a metric of its own keeps it. To change that one, "
+            f"{error} A scheduler or searcher that was constructed with its own metric keeps it. To change that one, "
             "give it again, made with the new metric and the same other arguments, and leave metric and mode of "
             "TuneConfig out: Tuner.restore(path, tune_config=TuneConfig(scheduler=...)). Nothing was changed."
         ) from error
@@ -238,7 +238,7 @@ def _stored_trainable(root: Root, spec: Spec, files: ObjectFiles) -> Any:
     except Exception as error:
         raise InvalidInputError(
             f"The trainable {spec.trainable!r} stored at {root.shown} cannot be loaded "
-            f"({type(error).__name__}: {error}). Give it again: Tuner.restore(path, trainable=...)."
+            f"({type(error).__name__}: {error}). Pass it again: Tuner.restore(path, trainable=...)."
         ) from error
 
 
@@ -252,11 +252,11 @@ def _tell_of_stored_code(root: Root, spec: Spec, function: Any, files: ObjectFil
     differs = difference(function)
     if differs:
         warn_user(
-            f"The trainable {spec.trainable!r} is used as it was stored at {when}, and that is not what you have now: "
+            f"The trainable {spec.trainable!r} is used as stored at {when}, which differs from your current code: "
             f"{differs}. To use the changed code: Tuner.restore(path, {use}).",
             UserWarning,
         )
-    return [f"using the stored trainable {spec.trainable} from {when}; give {use} to use changed code"]
+    return [f"using the stored trainable {spec.trainable} from {when}; pass {use} to use changed code"]
 
 
 def _stored_settings(root: Root, files: ObjectFiles) -> Settings:
@@ -291,7 +291,7 @@ def settings_given_again(
     begun = copy.copy(tune_config)
     for name in ("num_samples", "metric", "mode"):  # as it was begun; others are a change
         begun._set(name, getattr(spec, name))
-    warn_user(f"{error.path} is damaged: {error.reason}. The settings given now take its place.", UserWarning)
+    warn_user(f"{error.path} is damaged: {error.reason}. The settings passed now replace it.", UserWarning)
     return Settings(space, begun, copy.copy(run_config))
 
 
@@ -301,7 +301,7 @@ def _respecified(spec: Spec, param_space: Any) -> tuple[dict[str, Any], dict[str
     if spec.is_space_known and keys != spec.space_keys:
         raise InvalidInputError(
             "Invalid `param_space` input to `Tuner.restore()`: its keys must be those of the original space, because "
-            f"only objects in it are refreshed.\nGot: {keys}\nExpected: {spec.space_keys}\nFor another space "
+            f"only objects in it are replaced.\nGot: {keys}\nExpected: {spec.space_keys}\nFor another space "
             f"start another experiment, with a new RunConfig(name=...). {BEGIN_FROM} Nothing was changed."
         )
     return extract_objects(space)
@@ -334,11 +334,13 @@ def check_same_space(stored: Any, given: Any, path: str = "") -> list[str]:
     if _is_same(stored, given):
         return []
     if not path.endswith("/grid_search") and not isinstance(stored, Domain) and not isinstance(given, Domain):
-        return [f"{path!r} of the space stays {shortened(stored)}, as the experiment was begun, not {shortened(given)}"]
+        return [
+            f"{path!r} of the space stays {shortened(stored)}, as in the original experiment, not {shortened(given)}"
+        ]
     raise InvalidInputError(
         f"Invalid `param_space`: {path.removesuffix('/grid_search')!r} is {shortened(given)} now and was "
-        f"{shortened(stored)}. An experiment keeps the space that it was begun with. Give the same space (or leave it "
-        "out, with Tuner.restore) to go on, or start another experiment, with a new RunConfig(name=...). "
+        f"{shortened(stored)}. An experiment keeps its original space. Pass the same space (or leave it out, "
+        "with Tuner.restore) to resume, or start another experiment, with a new RunConfig(name=...). "
         f"{BEGIN_FROM} Nothing was changed."
     )
 

@@ -53,7 +53,7 @@ class ObjectFiles:
         try:
             return self.read(path)
         except ObjectDamagedError as error:
-            warn_user(f"{error.path} is damaged: {error.reason}. It is replaced by what is given now.", UserWarning)
+            warn_user(f"{error.path} is damaged: {error.reason}. It is replaced by the object passed now.", UserWarning)
             return instead
 
     def replace(self, path: Path, payload: bytes, epoch: int) -> None:
@@ -80,8 +80,8 @@ class ObjectFiles:
             path = self._root.objects / name
             if self._content(path).digest == state.objects[name]:
                 raise ExperimentExistsError(
-                    f"{path} was replaced by another driver after this Tuner was made. Make it again, with "
-                    "Tuner.restore(...), to go on with that. Nothing was changed."
+                    f"{path} was replaced by another driver after this Tuner was created. Create it again, with "
+                    "Tuner.restore(...), to continue with that. Nothing was changed."
                 )
             raise damaged(path, reason)
 

@@ -46,7 +46,7 @@ MAX_DEPTH = 6
 """How deep values are compared: objects may refer to each other in circles."""
 
 BEGIN_FROM = (
-    "It can begin with what this one has found: searcher.add_evaluated_trials(path, metric) for a search_alg that "
+    "It can start from the results of this one: searcher.add_evaluated_trials(path, metric) for a search_alg that "
     "learns, or BasicVariantGenerator(points_to_evaluate=[...])."
 )
 """How to continue when this experiment is not what the user wants any more."""
@@ -89,7 +89,7 @@ def take_again(*configs: tuple[Config, Config | None]) -> Taken:
     _check_number(*taken.changes.get("num_samples", (1, 1)))
     if ignored:
         warn_user(
-            f"The experiment goes on as it was begun: {'; '.join(ignored)}. For other settings start another one, with "
+            f"The experiment keeps its settings: {'; '.join(ignored)}. For other settings start another one, with "
             "a new RunConfig(name=...).",
             UserWarning,
         )
@@ -100,7 +100,7 @@ def _check_number(old: int, new: int) -> None:
     if new == -1 or -1 < old <= new:
         return
     was = "no limit" if old == -1 else f"{old}"
-    instead = "end it with Ctrl+C, time_budget_s or stop" if old == -1 else "leave it out to go on as before"
+    instead = "end it with Ctrl+C, time_budget_s or stop" if old == -1 else "leave it out to keep the number"
     raise InvalidInputError(
         f"num_samples={new} is smaller than what this experiment has: {was}. The number is that of the whole "
         f"experiment, and may only grow: {instead}. For a smaller experiment start another one, with a new "

@@ -65,7 +65,7 @@ class OwnObjects:
         searcher = self._given.get("search_alg")
         if searcher is None or _how_it_was(searcher) is None:
             return []
-        return [f"{type(searcher).__name__} begins with what it has learned in an earlier experiment of this program"]
+        return [f"{type(searcher).__name__} starts with what it has learned in an earlier experiment of this program"]
 
     def apart(self, config: Config, *, begins: bool) -> Config:
         """The configuration with copies of the user's objects, which stay as they are now.

@@ -17,7 +17,7 @@ from holdfast.errors import StorageFullError
 from holdfast.search.base import Proposal
 from holdfast.space.naming import experiment_tag, trial_id
 
-UNKNOWN_CONFIG = "the journal has lost this trial's record, no file tells its parameters, and a searcher chose them"
+UNKNOWN_CONFIG = "the journal has lost this trial's record, no file has its parameters, and a searcher chose them"
 
 
 class Plan(Protocol):

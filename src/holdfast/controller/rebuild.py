@@ -107,7 +107,7 @@ class _Rebuilding:
 
     def _summary(self) -> str:
         out = self._out
-        told = f"{out.trials} trials, {out.rows} results and {out.checkpoints} checkpoints were found again"
+        told = f"{out.trials} trials, {out.rows} results and {out.checkpoints} checkpoints were recovered"
         return "; ".join([told, *out.lost])
 
     def _tell(self, events: list[ev.AnyEvent], event: ev.AnyEvent) -> None:
@@ -301,7 +301,7 @@ class _Rebuilding:
         unended = sum(1 for trial in self._state.trials if not trial.final and trial.rows)
         if unended:
             self._out.lost.append(
-                f"how {unended} trials with results ended: they go on from their newest checkpoints, or from the "
+                f"how {unended} trials with results ended: they resume from their newest checkpoints, or from the "
                 f"beginning if they have none"
             )
 

@@ -228,7 +228,7 @@ class RemoteBackend:
         place = (str(self._root.path), self._remote.url)
         shipped = ShippedJournal(journal, shipper, place, sync=self._durability == "sync")
         shipped.hopeless = partial(self._hopeless, state)
-        shipped.unshipped = lambda: self.not_shipped(self._missing(state), "this driver was told to end")
+        shipped.unshipped = lambda: self.not_shipped(self._missing(state), "this driver is shutting down")
         return shipped
 
     def _synced(self, shipper: Shipper, _seq: int) -> None:
@@ -333,7 +333,7 @@ class RemoteBackend:
         if self._gave_up:
             raise StorageError(
                 f"{self._gave_up}. Trials that had not ended were stopped; everything that they reported is in "
-                f'{self._remote.url}. When the store works again, go on: Tuner.restore("{self._remote.url}")'
+                f'{self._remote.url}. When the store works again, resume: Tuner.restore("{self._remote.url}")'
             )
 
     def _hurried(self, impatient: Callable[[], str]) -> str:
@@ -374,7 +374,7 @@ class RemoteBackend:
         """The error for a run that must end before everything is in the store (I9)."""
         return NotShippedError(
             f"{what} of {self._remote.url} are not in the store: {why}. Nothing is lost: it is all on this machine, "
-            f"in {self._root.path}. When the store works again, send it: holdfast ship '{self._remote.url}'"
+            f"in {self._root.path}. When the store works again, upload it: holdfast ship '{self._remote.url}'"
         )
 
     def close(self) -> None:
@@ -389,8 +389,8 @@ class RemoteBackend:
 
 def _taken_place(url: str) -> ExperimentExistsError:
     return ExperimentExistsError(
-        f"Another Tuner was made for {url} after this one, so the experiment there is not this Tuner's any more. Run "
-        "that one, or make this one again with another RunConfig(name=...). Nothing was changed."
+        f"Another Tuner was created for {url} after this one, so this experiment no longer belongs to this Tuner. Run "
+        "that one, or create this one again with another RunConfig(name=...). Nothing was changed."
     )
 
 

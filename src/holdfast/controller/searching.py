@@ -145,7 +145,7 @@ class LearningProposer:
             adapter.set_state(memory.adapter, memory.created, memory.later)
         except Exception as error:
             name = type(adapter.searcher).__name__
-            logger.info("the stored memory of %s cannot be read (%s); it is told everything again", name, error)
+            logger.info("the stored state of %s cannot be read (%s); all events are replayed to it", name, error)
             return False
         self._adapter, self._created = adapter, memory.created
         return True

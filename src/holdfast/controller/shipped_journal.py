@@ -203,7 +203,7 @@ class Setbacks:
             # Up to its last failure: one that was replaced by a newer checkpoint meanwhile is tried no more.
             lasted = at - self._since.get(key, at)
             if lasted >= patience_s(error, timeout_s):
-                return f"the store has not done its part for a checkpoint for {lasted:.0f} s: {error}"
+                return f"the store has not accepted a checkpoint for {lasted:.0f} s: {error}"
         return ""
 
 

@@ -72,7 +72,7 @@ class Watches:
 
     def why_leave(self, at: float) -> str:
         """Why storage is not waited for any longer; "" if it is."""
-        return f"this driver was told to end ({self._last_reason})" if self.give_up(at) else ""
+        return f"this driver is shutting down ({self._last_reason})" if self.give_up(at) else ""
 
     def look(self, state: State, at: float) -> list[ob.Observation]:
         """What time has brought since the last look."""

@@ -9,7 +9,7 @@ from holdfast.core.requests import apply_requests
 from holdfast.core.state import CheckpointRecord, DriverMemory, State, Status, Stored, Trial, units
 from holdfast.core.turn import Turn
 
-WAITS_IN_VAIN = "the searcher wants to hear of a trial before it suggests another one, and none is left"
+WAITS_IN_VAIN = "the searcher waits for a result before it suggests another trial, and no trial is left"
 
 
 def schedule(turn: Turn) -> None:
@@ -219,7 +219,7 @@ def _all_damaged(turn: Turn, trial: Trial) -> None:
     reasons = _reasons(bad)
     repair = "repair the files and restore with resume_errored=True, or " if any(r.digest for r in bad) else ""
     message = (
-        f"every checkpoint of this trial is damaged ({reasons}). It is not restarted from scratch by itself: "
+        f"every checkpoint of this trial is damaged ({reasons}). It is not restarted from scratch automatically: "
         f"{repair}give up its progress with restart_errored=True."
     )
     turn.add(ev.TrialErrored(turn.at, trial.n, trial.attempt, ev.Cause.DAMAGED, ev.ErrorFacts(message=message)))

@@ -37,7 +37,7 @@ def explain(status: int, *, halted: bool, oom: bool, peak_kib: int) -> tuple[str
         return Cause.EXIT, f"exit code {code} before the trial had finished"
     name = _signal_name(-code)
     if -code == signal.SIGTERM:
-        return Cause.PREEMPTED, f"{name} from outside: this worker was asked to make room"
+        return Cause.PREEMPTED, f"{name} from another process: the worker was preempted"
     if -code == signal.SIGKILL and oom:
         return Cause.OUT_OF_MEMORY, (
             f"probably out of memory: killed by {name} when the kernel ran out of memory; "

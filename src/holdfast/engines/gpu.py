@@ -92,11 +92,11 @@ class GpuPool:
     def why_never(self, amount: float) -> str:
         """Why this request could not be met even if nothing else ran; empty if it could."""
         if amount > 1 and amount != int(amount):
-            return f"{amount:g} GPUs cannot be shared out: ask for less than one, or for a whole number"
+            return f"{amount:g} GPUs cannot be assigned: request less than one, or an integer"
         if amount >= 1 and sum(units == _WHOLE for units in self._total.values()) < amount:
-            return f"{amount:g} whole GPUs were asked for and there are {len(self._total)}"
+            return f"{amount:g} whole GPUs were requested and there are {len(self._total)}"
         if amount < 1 and all(units < _units(amount) for units in self._total.values()):
-            return f"{amount:g} of a GPU was asked for and no device has so much"
+            return f"{amount:g} of a GPU was requested and no device has that much"
         return ""
 
 

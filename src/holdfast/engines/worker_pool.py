@@ -38,7 +38,7 @@ SILENT_S = 5.0
 """From the end of a worker's connection to its kill, if it is not gone by itself: longer than a nanny's BURIAL_S."""
 
 SILENT = (
-    "the worker closed its connection to the driver and went on "
+    "the worker closed its connection to the driver and kept running "
     "(does the trial close file descriptors that it did not open?)"
 )
 

@@ -87,7 +87,7 @@ class MetricChoice:
             raise InvalidInputError(
                 f"metrics: there is no {missing[0]!r}. The metrics that exist are: {sorted(found)}."
                 if found
-                else f"metrics: there is no {missing[0]!r}, nor any other metric: the training evaluates nothing. "
+                else f"metrics: there is no {missing[0]!r}, nor any other metric: the training has no evaluation. "
                 "Give it data to evaluate on."
             )
         return {own: found[name] for own, name in self._names.items()}
@@ -113,7 +113,7 @@ class Saving:
             raise InvalidInputError(f"filename={filename!r}: expected the name of a file, without a directory.")
         if isinstance(frequency, bool) or not isinstance(frequency, int) or frequency < 0:
             raise InvalidInputError(
-                f"frequency={frequency!r}: expected a whole number of steps; 0 saves at the end only."
+                f"frequency={frequency!r}: expected an integer number of steps; 0 saves at the end only."
             )
         self.filename = filename
         self.frequency = frequency

@@ -52,9 +52,9 @@ class Holder(NamedTuple):
         claim: The claim.
         alive: Whether the process may still write. A stopped process (SIGSTOP) is alive.
         released: Whether it has finished and let go.
-        age_s: Seconds since it was last heard of.
-        certain: Whether ``alive`` is known. If not, it follows from how long ago the driver was heard of.
-        dead_in_s: Seconds until it is taken for dead if nothing more is heard of it; None if silence proves nothing.
+        age_s: Seconds since its last heartbeat.
+        certain: Whether ``alive`` is known. If not, it follows from the age of the last heartbeat.
+        dead_in_s: Seconds until it counts as dead without a heartbeat; None if a missing heartbeat proves nothing.
         damage: What is wrong with the file of the claim; "" if nothing. If something is, only the number is known.
     """
 
@@ -75,7 +75,7 @@ class Holder(NamedTuple):
     def who(self) -> str:
         """The driver, for people."""
         if self.damage:
-            return f"an unknown driver (its claim, {self.file}, is damaged: {self.damage})"
+            return f"an unknown driver (its epoch file, {self.file}, is damaged: {self.damage})"
         return f"pid {self.claim.pid} on {self.claim.host}"
 
 
@@ -151,7 +151,7 @@ def _unclaimable(root: str, error: OSError) -> StorageError:
     kind = StorageFullError if is_full(error) else StorageError
     trouble = kind(
         f"The experiment {root} cannot be opened for writing: {error}. Everything recorded is safe. "
-        f"{remedy}; then restore it. To look at it, `holdfast status {root}` is enough."
+        f"{remedy}; then restore it. It can still be read: `holdfast status {root}`."
     )
     trouble.errno = error.errno
     return trouble
@@ -184,9 +184,9 @@ def assess(claim: Claim, age_s: float, *, directory: str = "", beat_s: float = H
 
     Args:
         claim: Its claim.
-        age_s: Seconds since it was last heard of.
+        age_s: Seconds since its last heartbeat.
         directory: Where its claim is, if that is on this machine.
-        beat_s: How often it is heard of while it lives.
+        beat_s: Seconds between its heartbeats.
     """
     if claim.machine == this_machine():
         return Holder(claim, is_alive(claim, age_s), False, max(0.0, age_s))
@@ -207,9 +207,9 @@ def _is_gone(claim: Claim, directory: str) -> bool:
 
 
 def _is_predecessor(claim: Claim, age_s: float) -> bool:
-    """Whether it was probably this container before it was restarted: the driver may be taken for dead sooner.
+    """Whether it was probably this container before it was restarted: the driver may count as dead sooner.
 
-    The host name is the same, so is the kernel, and this namespace began after the driver was last heard of. Another
+    The host name is the same, so is the kernel, and this namespace began after the driver's last heartbeat. Another
     container can look like that only if it shares the host's name and is frozen at the time. That is why a few missed
     heartbeats are waited for.
     """
@@ -307,8 +307,8 @@ def fenced_error(root: str, claim: Claim, *, disk: Disk = REAL_DISK) -> FencedEr
         who = f"{successor.who} (epoch {successor.claim.epoch})"
     return FencedError(
         f"The experiment {root} was taken over by {who}; this driver (epoch {claim.epoch}, pid {claim.pid}) must "
-        f"stop. Everything recorded before the take-over is safe; what this driver writes from now on is void. "
-        f"Look at the experiment with `holdfast status {root}`."
+        f"stop. Everything recorded before the takeover is safe; what this driver writes from now on is void. "
+        f"To inspect the experiment: `holdfast status {root}`."
     )
 
 
@@ -382,7 +382,7 @@ def _signal_reaches(pid: int) -> bool:
 
 
 def is_alive(claim: Claim, age_s: float) -> bool:
-    """Tell whether the process that made a claim may still write, having been heard of ``age_s`` seconds ago."""
+    """Whether the process that made a claim may still write, if its last heartbeat was ``age_s`` seconds ago."""
     if claim.machine == this_machine():
         return _process_start(claim.pid) in (claim.process_start, 0)
     # A time stamp far in the future comes from a clock that was set; it proves no recent heartbeat.
@@ -392,15 +392,15 @@ def is_alive(claim: Claim, age_s: float) -> bool:
 def locked_error(root: str, current: Holder) -> ExperimentLockedError:
     """Return the error that tells who holds the experiment at ``root``, a path or an address."""
     claim = current.claim
-    heard = f"last heard of {_span(current.age_s)} ago"
+    heard = f"last heartbeat {_span(current.age_s)} ago"
     if current.damage:
-        what = f"may be being written by {current.who}, {heard}"
+        what = f"may still be written by {current.who}, {heard}"
     else:
         who = current.who
         if claim.pid == os.getpid() and claim.machine == this_machine():
             who = f"this same process ({who})"
         since = _span(time.time() - claim.claimed_at)
-        what = f"is being written by {who}, epoch {claim.epoch}, started {since} ago and {heard}"
+        what = f"is being written by {who}, epoch {claim.epoch}, started {since} ago, {heard}"
     facts: dict[str, Any] = {"host": claim.host, "pid": claim.pid, "age_s": current.age_s}
     return ExperimentLockedError(
         f"The experiment {root} {what}. Nothing was changed. {silence_text(current)}Wait until it has finished, or "
@@ -415,8 +415,8 @@ def silence_text(current: Holder) -> str:
     """What to expect of a driver whose process cannot be seen from here; "" if it can."""
     if current.dead_in_s is None:
         return ""
-    where = "Whether it still runs cannot be known" if current.damage else "Its process cannot be seen from here"
-    return f"{where}: it is taken for dead in {math.ceil(current.dead_in_s)} s if nothing more is heard of it. "
+    where = "Whether it still runs is unknown" if current.damage else "Its process is not visible to this one"
+    return f"{where}: it counts as dead in {math.ceil(current.dead_in_s)} s without a heartbeat. "
 
 
 def _span(seconds: float) -> str:

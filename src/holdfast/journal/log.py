@@ -166,8 +166,8 @@ class Journal:
     def left_behind(self) -> StorageError:
         """Return the error for a driver that was told to end while records of it wait in memory."""
         return StorageFullError(
-            f"the journal cannot be written ({self.blocked}) and this driver was told to end. What was not "
-            "acknowledged to a trial is not recorded; everything else is safe. Free some space, then restore."
+            f"the journal cannot be written ({self.blocked}) and this driver is shutting down. Reports that "
+            "were not acknowledged are not recorded; everything else is safe. Free some space, then restore."
         )
 
     def append(self, payloads: Sequence[bytes]) -> int:

@@ -138,7 +138,7 @@ def foreign(root: str, disk: Disk, links: list[SegmentLink]) -> JournalDamagedEr
                 f"The journal of {root} is damaged at record {link.name.first_seq}: {file}: {summary}. "
                 f"The {_records(link.name.first_seq - 1)} before it are not affected, and nothing was overwritten. "
                 f"Put the right file back from a backup; or `holdfast repair {root}` keeps a copy of everything and "
-                f"rebuilds what can be known.",
+                f"rebuilds what it can.",
                 file=file,
                 offset=0,
                 seq=link.name.first_seq,
@@ -236,11 +236,11 @@ def _error(root: str, disk: Disk, segment: str, what: str, place: Position | Non
     if snapshot is not None and snapshot.position is not None and snapshot.position.next_seq > kept + 1:
         also = f"a snapshot of record {snapshot.position.next_seq - 1}, "
     return JournalDamagedError(
-        f"The journal of {root} has become shorter: {file}: {summary}. What still exists: the first "
+        f"The journal of {root} has lost records: {file}: {summary}. What still exists: the first "
         f"{_records(kept)}, {also}result files and checkpoints, all as they were. Nothing was overwritten. Put the "
         f"file back from a backup if there is one. Otherwise `holdfast verify {root}` lists all damage, and "
-        f"`holdfast repair {root}` keeps a copy of everything, rebuilds what snapshots, result files and checkpoints "
-        f"tell, and lets the experiment go on from there.",
+        f"`holdfast repair {root}` keeps a copy of everything, rebuilds what it can from snapshots, result files and "
+        f"checkpoints, and makes the experiment resumable.",
         file=file,
         offset=end.position.offset if segment == end.position.segment else 0,
         seq=kept + 1,

@@ -244,9 +244,9 @@ def _error(root: str, place: tuple[str, int, int], readable: int, what: str) -> 
     file, offset, seq = place
     return JournalDamagedError(
         f"The journal of {root} is damaged at record {seq}: {what}. The {seq - 1} records before it are not "
-        f"affected, {readable} records behind it can still be read, and nothing was overwritten. "
+        f"affected, {readable} records after it can still be read, and nothing was overwritten. "
         f"`holdfast verify {root}` lists all damage; `holdfast repair {root}` keeps a copy of everything and "
-        f"lets the experiment go on from the last record before the damage.",
+        f"makes the experiment resumable from the last record before the damage.",
         file=file,
         offset=offset,
         seq=seq,

@@ -130,9 +130,9 @@ def parse_record(payload: bytes) -> ev.AnyEvent:
 def unfit_record(root: str | os.PathLike[str], seq: int, why: str) -> JournalDamagedError:
     """Return the error for a record that is whole and cannot be used."""
     return JournalDamagedError(
-        f"The journal of {root} is damaged at record {seq}: the record is whole, but {why}. No holdfast writes that: "
-        f"the file was changed, or its writer had a fault. Nothing was changed, and nothing outside the experiment was "
-        f"touched. To see all damage: holdfast verify {shlex.quote(os.fspath(root))}",
+        f"The journal of {root} is damaged at record {seq}: the record is whole, but {why}. holdfast never writes "
+        f"this: the file was changed, or its writer had a bug. Nothing was changed, and nothing outside the experiment "
+        f"was touched. To see all damage: holdfast verify {shlex.quote(os.fspath(root))}",
         file=".holdfast/journal",
         offset=0,
         seq=seq,

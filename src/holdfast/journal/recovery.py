@@ -128,7 +128,7 @@ def verify_journal(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> l
         text = f"the segment cannot be used: {error.reason}"
         findings.append(_finding("damage", broken, 0, broken.first_seq, text))
     for stump in stumps:
-        text = f"{stump.size} bytes of a segment whose making was cut short; it held no record"
+        text = f"{stump.size} bytes of a segment that was not completely created; it held no record"
         findings.append(_finding("note", stump.name, 0, stump.name.first_seq, text))
     for link, successor in zip(links, [*links[1:], None], strict=False):
         findings += _verify_link(root, disk, link, successor)
@@ -273,7 +273,7 @@ def _verify_bytes(name: SegmentName, buffer: bytes, start: int, end_seq: int | N
         good = scan(buffer, hit[1], hit[0])
     rest = len(buffer) - good.offset
     if end_seq is None and rest:
-        text = f"a torn tail of {rest} bytes: a write cut short, for which no reply was sent"
+        text = f"a torn tail of {rest} bytes: an incomplete write, for which no reply was sent"
         findings.append(_finding("note", name, good.offset, good.next_seq, text))
     elif end_seq is not None and (rest or good.next_seq != end_seq):
         findings.append(_finding("damage", name, good.offset, good.next_seq, _unreadable(good.next_seq, end_seq)))

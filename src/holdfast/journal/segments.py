@@ -198,8 +198,8 @@ def create_segment(
             crashpoint("journal.rotate.created")
             return SegmentLink(name, header, decoded.end, decoded.crc, None, None)
     raise InternalError(
-        f"Epoch {claim.epoch} of {root} has begun {_MAX_RANK} segments at record {first_seq}: the journal's "
-        f"storage fails all the time. What was recorded is safe. Check the disk, then restore the experiment."
+        f"Epoch {claim.epoch} of {root} has started {_MAX_RANK} segments at record {first_seq}: the "
+        f"journal's storage keeps failing. Everything recorded is safe. Check the disk, then restore the experiment."
     )
 
 

@@ -211,7 +211,7 @@ class ImportedHistory:
         if source.status == "TERMINATED":
             self._tell(events, ev.TrialTerminated(at, n, trial.attempt, trial.why or "it was done"))
             return
-        error = source.failures[-1] if source.failures else ev.ErrorFacts(message="Ray Tune tells no reason")
+        error = source.failures[-1] if source.failures else ev.ErrorFacts(message="Ray Tune gives no reason")
         self._tell(events, ev.TrialErrored(at, n, trial.attempt, ev.Cause.EXCEPTION, error))
 
     def _interrupt(self, events: list[ev.AnyEvent], at: float, n: int, source: RayTrial) -> None:
@@ -282,7 +282,11 @@ class ImportedHistory:
         if self._retention.num_to_keep is not None and left:  # older ones were deleted after the state was written
             missing = [name for name in missing if (index_of(name) or 0) > (index_of(left[-1]) or 0)]
         for name in missing:
-            way = f"the one before it is {left[-1]}" if left else "it has no other, and begins anew if it goes on"
+            way = (
+                f"the one before it is {left[-1]}"
+                if left
+                else "it has no other, and starts from scratch if it is resumed"
+            )
             what = describe(self._from / source.folder / name)
             self._source.notes.append(f"checkpoint {source.folder}/{name} is {what}: {way}")
 

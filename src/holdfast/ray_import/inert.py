@@ -148,7 +148,7 @@ class _Unpickler(_InPython):  # type: ignore[misc]
     def _bytearray8(self) -> None:
         (size,) = struct.unpack("<Q", self.read(8))
         if size > self._size:  # memory would be reserved for it
-            raise pickle.UnpicklingError("it is cut short")
+            raise pickle.UnpicklingError("it is truncated")
         self.append(bytearray(self.read(size)))
 
     dispatch[pickle.REDUCE[0]] = _reduce

@@ -125,7 +125,7 @@ def _parsed(data: bytes, path: Path, file: Path) -> tuple[list[tuple[dict[str, A
     try:
         content = loads(data)
     except ValueError as error:
-        raise _damaged(path, file, f"it is cut short or no JSON ({error})") from None
+        raise _damaged(path, file, f"it is truncated or no JSON ({error})") from None
     told = content.get("trial_data") if isinstance(content, dict) else None
     if not isinstance(told, list):
         older = isinstance(content, dict) and "checkpoints" in content

@@ -71,9 +71,7 @@ def check_target(source: Path, target: Path) -> None:
 
 def exists_error(shown: str) -> ExperimentExistsError:
     """The error for a target at which something is."""
-    return ExperimentExistsError(
-        f"{shown} exists already. Nothing was changed. Choose a place that does not exist yet."
-    )
+    return ExperimentExistsError(f"{shown} exists already. Nothing was changed. Choose a path that does not exist yet.")
 
 
 def write_beside(read: RayExperiment, place: Path) -> ImportCounts:

@@ -132,7 +132,7 @@ class PopulationBasedTraining(TrialScheduler):
         """
         if spec.get("num_samples") == -1:
             raise InvalidInputError(
-                f"{type(self).__name__} trains a population, which needs a size, and num_samples=-1 gives new trials "
+                f"{type(self).__name__} trains a population, which needs a size, and num_samples=-1 creates new trials "
                 "without end. Give for example TuneConfig(num_samples=8)."
             )
         return super().set_search_properties(metric, mode, **spec)
@@ -143,8 +143,8 @@ class PopulationBasedTraining(TrialScheduler):
         if limit and limit < max(size, 2):
             warn_user(
                 f"max_concurrent_trials={limit} is smaller than the population: {type(self).__name__} can compare at "
-                f"most {limit}, because trials are created when others have ended. Leave it out: trials for which "
-                "there is no room take turns."
+                f"most {limit}, because trials are created when others have ended. Leave it out: trials that "
+                "do not fit take turns."
             )
 
     # --- what it is told
@@ -274,7 +274,7 @@ class PopulationBasedTraining(TrialScheduler):
         config = self._new_config(view, trial, donor, rng)
         tag = explore.perturbed_tag(trial.record.tag, config, self._mutations)
         view.reconfigure_trial(trial, config, copy_of=donor, tag=tag)
-        view.reason = f"goes on as a copy of {donor.trial_id}"
+        view.reason = f"continues as a copy of {donor.trial_id}"
         other = self._population.get(donor.n)
         assert other is not None
         # Until it starts and shows how old the checkpoint is. It lines up behind the donor, so that the donor

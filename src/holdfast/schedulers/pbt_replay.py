@@ -94,7 +94,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         self._done += len(due)
         config = self._config(due[-1].config, view.plain_config(trial))
         view.reconfigure_trial(trial, config, tag=perturbed_tag(f"replay_{self._file}", config, config))
-        view.reason = f"goes on with the config of iteration {due[-1].iteration}"
+        view.reason = f"continues with the config of iteration {due[-1].iteration}"
         return self.PAUSE
 
     def _config(self, recorded: dict[str, Any], own: dict[str, Any]) -> dict[str, Any]:
@@ -106,7 +106,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
             if not is_marker(mine):
                 raise InvalidInputError(
                     f"{self._file} was recorded with a {node['type']} at {path!r}, which such a file cannot hold. "
-                    "Give it again: put it at the same place of param_space."
+                    "Pass it again: put it at the same place in param_space."
                 )
             return mine
         if isinstance(node, dict):

@@ -186,7 +186,7 @@ class ResourceChangingScheduler(TrialScheduler):
             known = {name: amount for name, amount in capacity.items() if name in request}
             warn_user(
                 f"The resources_allocation_function wants {request} for trial {trial.trial_id}, and there is {known}. "
-                "The trial keeps what it has; further requests of this kind are passed over in silence."
+                "The trial keeps what it has; further requests of this kind are ignored without a warning."
             )
 
     # --- what it is told
@@ -202,7 +202,7 @@ class ResourceChangingScheduler(TrialScheduler):
             self._base_request = request
         elif not trial.attempt and units(request) != units(self._base_request):
             raise UnequalResourcesError(
-                f"ResourceChangingScheduler needs trials that begin with equal resources: trial {trial.trial_id} asks "
+                f"ResourceChangingScheduler needs trials that start with equal resources: trial {trial.trial_id} asks "
                 f"for {request}, the first one for {self._base_request}. Let tune.with_resources(...) not depend on "
                 "the config, or use another scheduler."
             )

@@ -137,9 +137,7 @@ class AxSearch(LibrarySearcher):
                 raise
             if self._open:
                 return None
-            warn_user(
-                f"Ax wants more results before it goes on, but there are none to come: {error} The search is over."
-            )
+            warn_user(f"Ax needs more results before it continues, but no trial is left: {error} The search is over.")
             return self.FINISHED
         return ChosenPoint(index, dict(plain(raw)))
 

@@ -163,9 +163,9 @@ class BayesOptSearch(LibrarySearcher):
         if not self._has_warned:
             self._has_warned = True
             warn_user(
-                f"BayesOptSearch has ended the search by itself after {self._asked} suggestions, because it suggests "
-                f"the same configuration again and again (more than patience={self._patience} times). For more trials "
-                "give a larger patience or repeat_float_precision, more random_search_steps, or another searcher."
+                f"BayesOptSearch has ended the search after {self._asked} suggestions, because it keeps "
+                f"suggesting the same configuration (more than patience={self._patience} times). For more trials "
+                "set a larger patience or repeat_float_precision, more random_search_steps, or another searcher."
             )
 
     def _place(self, raw: Raw) -> tuple[float, ...]:

@@ -173,7 +173,7 @@ class TuneBOHB(LibrarySearcher):
         intermediate_values: Sequence[float] | None = None,
     ) -> None:
         """It cannot be told: nobody knows with which budget the point was evaluated."""
-        raise NotImplementedError("TuneBOHB cannot be told about points that were evaluated elsewhere.")
+        raise NotImplementedError("TuneBOHB cannot learn from points that were evaluated elsewhere.")
 
 
 def _checked_settings(given: Mapping[str, Any] | None) -> KDESettings:

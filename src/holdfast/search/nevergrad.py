@@ -80,7 +80,7 @@ class NevergradSearch(LibrarySearcher):
         if isinstance(kind, library.optimizers.base.Optimizer):
             if optimizer_kwargs:
                 raise InvalidInputError(
-                    f"optimizer_kwargs={dict(optimizer_kwargs)!r} come too late: the optimizer was made already. Give "
+                    f"optimizer_kwargs={dict(optimizer_kwargs)!r} have no effect: the optimizer already exists. Give "
                     "its class instead of an instance, or leave them out."
                 )
             space = _own_space(kind, space)

@@ -116,7 +116,7 @@ class StudyCopy:
             if not self._failed:
                 warn_user(
                     f"Trials cannot be copied to the Optuna storage now ({type(error).__name__}: {error}). The search "
-                    "goes on without it; they are copied with the next trial, or when the experiment is restored.",
+                    "continues without it; they are copied with the next trial, or when the experiment is restored.",
                     RuntimeWarning,
                 )
             self._failed = True

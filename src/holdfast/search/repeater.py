@@ -70,8 +70,8 @@ class Repeater(WrappedSearcher):
         num_samples = spec.get("num_samples") or 0
         if num_samples > 0 and num_samples % self.repeat:
             warn_user(
-                f"num_samples={num_samples} is not a multiple of repeat={self.repeat}: the searcher will not hear of "
-                f"the last {num_samples % self.repeat} trials. Write for example "
+                f"num_samples={num_samples} is not a multiple of repeat={self.repeat}: the searcher does not get "
+                f"the results of the last {num_samples % self.repeat} trials. Write for example "
                 f"num_samples={math.ceil(num_samples / self.repeat) * self.repeat}."
             )
         return super().set_search_properties(metric, mode, config, **spec)

@@ -229,9 +229,9 @@ class ReplayableSearcher:
                 return  # it begins as if there were none
             raise InvalidInputError(
                 f"The metric of this experiment cannot be changed any more: {type(self.searcher).__name__} has "
-                "suggested trials with what it had learned from the other metric, and cannot be told of configurations "
-                "that it would not suggest now (it has no add_evaluated_point). What was reported is untouched. Go on "
-                "with the metric that it had, or start another experiment, with a new RunConfig(name=...)."
+                "suggested trials with what it had learned from the other metric, and cannot learn from configurations "
+                "that it would not suggest now (it has no add_evaluated_point). The reports are unchanged. Resume with "
+                "the metric that it had, or start another experiment, with a new RunConfig(name=...)."
             ) from None
 
     @property

@@ -108,7 +108,7 @@ class Searcher(KnownArguments):
         intermediate_values: Sequence[float] | None = None,
     ) -> None:
         """Learn from a configuration that was tried elsewhere."""
-        raise NotImplementedError(f"{type(self).__name__} cannot be told about points that were evaluated elsewhere.")
+        raise NotImplementedError(f"{type(self).__name__} cannot learn from points that were evaluated elsewhere.")
 
     def add_evaluated_trials(self, trials_or_analysis: Any, metric: str | Sequence[str]) -> None:
         """Learn from another experiment.
@@ -154,7 +154,7 @@ class Searcher(KnownArguments):
         pattern = os.path.join(checkpoint_dir, self.CKPT_FILE_TMPL.format("*"))
         found = sorted(glob.glob(pattern), key=lambda path: (os.path.getmtime(path), path))
         if not found:
-            raise InvalidInputError(f"There is no searcher's memory in {checkpoint_dir!r} (looked for {pattern}).")
+            raise InvalidInputError(f"There is no searcher state in {checkpoint_dir!r} (looked for {pattern}).")
         self.restore(found[-1])
 
 
@@ -238,7 +238,7 @@ def _check_objectives(metric: Any, mode: Any) -> None:
 def warn_not_deterministic(name: str) -> None:
     """The same questions got other answers than before the crash."""
     warn_user(
-        f"{name} does not answer the same questions in the same way, so it continues from a memory that is not quite "
-        "what it was. What was recorded stands. Give it a seed, or `save` and `restore`.",
+        f"{name} does not give the same suggestions on replay, so its state differs from that before the restart. The "
+        "recorded suggestions stand. Give it a seed, or implement `save` and `restore`.",
         RuntimeWarning,
     )

@@ -317,8 +317,8 @@ def damaged(key: str, what: str, *, offset: int = 0, seq: int = 0) -> JournalDam
     return JournalDamagedError(
         f"The journal in the store is damaged: {key} {what}. The parts before it are not affected, and nothing was "
         f"overwritten. Put the object back from another version or copy of the bucket. The machine that wrote it has "
-        f"the same records in its mirror. Otherwise: `holdfast copy URL DIR --before-damage` copies what can be used "
-        f"to a local directory, and `holdfast repair DIR` rebuilds there what result files and checkpoints tell.",
+        f"the same records in its mirror. Otherwise: `holdfast copy URL DIR --before-damage` copies the usable "
+        f"part to a local directory, and `holdfast repair DIR` rebuilds the rest from result files and checkpoints.",
         file=key,
         offset=offset,
         seq=seq,

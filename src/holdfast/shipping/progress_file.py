@@ -95,4 +95,4 @@ def write_note(root: str, shipped: Shipped) -> None:
         os.replace(temp, path)
     except OSError as error:
         # Without it the next driver of this mirror downloads what it could have kept: no reason to stop.
-        _log.debug("what was shipped could not be noted: %s", error)
+        _log.debug("the upload progress could not be recorded: %s", error)

@@ -297,8 +297,8 @@ class _MirrorRestore:
         if restored.case != "diverged":
             return restored
         message = (
-            f"{self._store.url} was gone on with elsewhere. The mirror {self._root} had records that never arrived in "
-            f"the store; they are not part of the experiment, and were set aside in {aside}."
+            f"{self._store.url} was resumed on another machine. The mirror {self._root} had records that "
+            f"were never uploaded; they are not part of the experiment, and were set aside in {aside}."
         )
         _log.warning(message)
         return restored._replace(superseded=aside, message=message)
@@ -357,8 +357,8 @@ def _alone(store: Store, root: str) -> Iterator[None]:
     try:
         if not lock(fd, limit_s=LOCK_S):
             raise StorageError(
-                f"{store.url} cannot be opened: {who_holds(fd)} has been bringing its mirror on this machine ({root}) "
-                f"up to date for more than {LOCK_S:.0f} s. Nothing was changed. Wait for it and try again; if it "
+                f"{store.url} cannot be opened: {who_holds(fd)} has been updating its mirror on this machine ({root}) "
+                f"for more than {LOCK_S:.0f} s. Nothing was changed. Wait for it and try again; if it "
                 f"hangs, end it."
             )
         yield
@@ -476,7 +476,7 @@ def _epoch_file(root: str, claim: Claim) -> str:
 
 def _beaten(store: Store, claim: Claim) -> ExperimentLockedError:
     return ExperimentLockedError(
-        f"The experiment {store.url} could not be claimed: its driver ships faster than it can be taken over from. "
+        f"The experiment {store.url} could not be claimed: its driver uploads faster than this one can take over. "
         f"Nothing was changed. Stop that driver, then try again.",
         host=claim.host,
         pid=claim.pid,

@@ -37,7 +37,7 @@ def let_in(root: str, claim: Claim, foreign: bytes, key: str, disk: Disk = REAL_
             successor = part.header.by
             files.update((piece.file, data) for piece, data in part.contents() if piece.file.startswith(parts.EPOCHS))
     except (DamageError, NewerFormatError) as error:
-        _log.warning("the part of whoever has taken over cannot be read: %s", error)
+        _log.warning("the part of the driver that has taken over cannot be read: %s", error)
     fence = epochs.fence_path(root, claim)
     text = b"" if successor is None else encode_claim(successor)
     files.setdefault(os.path.relpath(fence, root), text)

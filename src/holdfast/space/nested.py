@@ -147,7 +147,7 @@ def check_names(space: Mapping[Any, Any]) -> None:
         if other != where and (is_variable or was_variable):
             raise InvalidInputError(
                 f"param_space has two values named {name!r}: {other} and {where}. Keys are joined by '/' in results, "
-                "tags and searchers, so nobody could tell them apart. Rename one of the keys."
+                "tags and searchers, so they could not be distinguished. Rename one of the keys."
             )
 
 

@@ -88,7 +88,7 @@ def _check_value(space: Any, value: Any, path: Path) -> None:
     if not known:
         warn_user(
             f"points_to_evaluate sets {joined(path)!r} to {shown(value)!r}, which is {expected} as the search space "
-            f"has it. The value is used all the same."
+            f"has it. The value is used anyway."
         )
 
 

@@ -93,7 +93,7 @@ class VariantPlan:
             raise InvalidTypeError(f"A search space must be a dict, got {space!r} ({type(space).__name__}).")
         if isinstance(num_samples, bool) or not isinstance(num_samples, int) or (num_samples < 1 and num_samples != -1):
             raise InvalidInputError(
-                f"num_samples must be a whole number above 0, or -1 to go on for ever; got {num_samples!r}."
+                f"num_samples must be a whole number above 0, or -1 for no limit; got {num_samples!r}."
             )
         self._seed = seed_from(seed)
         self._constant = constant_grid_search

@@ -246,11 +246,11 @@ class RemoteStore:
         if os.getpid() != self._agents.pid:
             raise ForkedStorageError(
                 f"{self._url} was connected to by process {self._agents.pid}, and this is a fork of it, process "
-                f"{os.getpid()}. A connection does not survive a fork; the parent's is unharmed. Connect anew here, or "
-                f"hand the files to the parent."
+                f"{os.getpid()}. A connection does not survive a fork; the parent's still works. Connect again in "
+                f"this process, or pass the files to the parent."
             )
         if self._closed:
-            raise InvalidInputError(f"{self._url}: this store has been closed. Connect anew.")
+            raise InvalidInputError(f"{self._url}: this store has been closed. Connect again.")
 
 
 def _upwards(files: Sequence[Sending | Replacing]) -> list[tuple[bytes, bytes]]:

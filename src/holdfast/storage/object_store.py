@@ -304,7 +304,7 @@ class ObjectStore:
         """The upload is gone: its last answer was lost and it is complete, or somebody gave it up. Once more, then."""
         failure = store_failures.classify(error, f"send {file.key}", self.url)
         if isinstance(failure, ObjectMissingError):
-            return StoreUnreachableError(f"{self.url}: the unfinished upload of {file.key} is gone from the store.")
+            return StoreUnreachableError(f"{self.url}: the unfinished upload of {file.key} is no longer in the store.")
         return failure
 
     def _fetch_one(self, file: Fetching) -> str:

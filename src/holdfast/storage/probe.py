@@ -47,8 +47,8 @@ def probe(store: Store) -> None:
 
 def _refusal(store: Store) -> UnsafeStoreError:
     return UnsafeStoreError(
-        f"{store.url} does not honour create-only writes: a second writer can overwrite what the first one made, so "
-        f"two drivers that run the same experiment could not be kept apart, and its history could be lost. Use a store "
-        f"that does, by its URL (S3, Google Cloud Storage, Azure, most servers that speak S3). If you are certain that "
-        f"no second driver will ever run, say so: RunConfig(sync_config=SyncConfig(unfenced_store=True))."
+        f"{store.url} does not honour create-only writes: two drivers that run the same experiment could overwrite "
+        f"each other's records, and its history could be lost. Use a store that does, by its URL (S3, Google Cloud "
+        f"Storage, Azure, most servers that speak S3). If you are certain that no second driver will ever run, set "
+        f"RunConfig(sync_config=SyncConfig(unfenced_store=True))."
     )

@@ -177,7 +177,7 @@ class HashedReader:
         if self.sent != self._size:
             raise StorageError(
                 f"{self._path} has changed while it was uploaded: {self._size} bytes before, {self.sent} now. "
-                f"Nobody may write to it meanwhile."
+                f"No process may write to it during the upload."
             )
         return self._hash.hexdigest()
 

@@ -108,7 +108,7 @@ def is_mostly_holes(facts: os.stat_result) -> bool:
 def not_regular(path: str | os.PathLike[str]) -> DamageError:
     """Return the error for something that lies where a regular file or directory of the experiment belongs."""
     return DamageError(
-        f"{os.fspath(path)!r} is {kind_of(path)}. holdfast never makes one there, and does not read or follow it: it "
+        f"{os.fspath(path)!r} is {kind_of(path)}. holdfast never creates one there, and does not read or follow it: it "
         f"could lead out of the experiment. Nothing was changed. Put the real file or directory back in its place."
     )
 

@@ -199,7 +199,7 @@ def delete_by_address(remote_dir: str) -> bool:
         files.delete_dir(path)
         return True
     _log.warning(
-        "%s is obsolete and stays: it is not known how to delete there. Give a delete_template, as in "
+        "%s is obsolete and was not deleted: no delete command is known. Set a delete_template, as in "
         "SyncConfig(syncer=CommandSyncer(template, delete_template='...'))",
         remote_dir,
     )

@@ -357,7 +357,7 @@ class SyncedCopy:
         """Copy or delete, and return when that is done."""
         left = min(self._timeout, self._syncer.sync_timeout, deadline - time.monotonic())
         if left <= 0 or self._is_unwanted():
-            raise SyncTimeoutError("there was no time left to copy anything")
+            raise SyncTimeoutError("no time was left to copy anything")
         ends_at = time.monotonic() + left
         if not start(*arguments):
             raise SyncError("the syncer is busy with something else: every experiment needs a syncer of its own")
@@ -392,9 +392,9 @@ class SyncedCopy:
     def _not_shipped(self, error: Exception) -> NotShippedError:
         return NotShippedError(
             f"The experiment has ended, but some of it is on this machine only: {self._remote} could not be brought up "
-            f"to date: {_text(error)}. Everything is safe in {self._root}. When the cause is removed, restore the "
-            f'experiment on this machine, which sends what is missing: Tuner.restore("{self._root}").fit(). Or copy '
-            "that directory there yourself."
+            f"to date: {_text(error)}. Everything is safe in {self._root}. When the problem is fixed, restore the "
+            f'experiment on this machine, which uploads what is missing: Tuner.restore("{self._root}").fit(). Or copy '
+            "that directory yourself."
         )
 
     @contextlib.contextmanager

@@ -257,7 +257,7 @@ class BackgroundSyncer(Syncer):
             if operation.running and not operation.given_up:
                 if overdue:
                     raise self._give_up(operation)
-                raise SyncTimeoutError(f"The sync of {operation.what} still runs after {timeout:g} s; it goes on.")
+                raise SyncTimeoutError(f"The sync of {operation.what} still runs after {timeout:g} s; it continues.")
             self._settle(operation)
 
     def finish_or_give_up(self, timeout: float, stop: Callable[[], bool]) -> bool:

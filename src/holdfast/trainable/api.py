@@ -123,7 +123,7 @@ def checkpoint_dir(step: int | None = None) -> Iterator[str]:
     if session is None:
         from holdfast.checkpoints import scratch
 
-        warn_outside("checkpoint_dir", "is a temporary directory that nobody keeps")
+        warn_outside("checkpoint_dir", "is a temporary directory that is not kept")
         with scratch.directory("checkpoint_dir") as path:
             yield path
         return

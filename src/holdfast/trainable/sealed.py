@@ -30,10 +30,10 @@ _LENGTH = struct.Struct("<H")
 _OWN_NAME = re.compile(r"value-([0-9a-f]{32})\.pkl")
 
 _REMEDIES = {
-    "trainable.pkl": "Give the trainable again: Tuner.restore(path, trainable=...)",
-    "values.pkl": "Give the search space again: Tuner.restore(path, param_space=...)",
-    "settings.pkl": "Give all settings again: Tuner.restore(path, param_space=..., tune_config=..., run_config=...)",
-    "callback-states.pkl": "Callbacks begin without their memory: delete the file",
+    "trainable.pkl": "Pass the trainable again: Tuner.restore(path, trainable=...)",
+    "values.pkl": "Pass the search space again: Tuner.restore(path, param_space=...)",
+    "settings.pkl": "Pass all settings again: Tuner.restore(path, param_space=..., tune_config=..., run_config=...)",
+    "callback-states.pkl": "Callbacks start without their stored state: delete the file",
 }
 
 _FROM_COPY = "Put the file back from a copy of the experiment"

@@ -187,7 +187,7 @@ class Session:
             if not spool.size or self._answered >= self._asked:
                 spool.remove()
         except BaseException:
-            _log.debug("what was reported ahead stays in its spool", exc_info=True)
+            _log.debug("reports that were sent ahead stay in the spool", exc_info=True)
         finally:
             self._stay()
             self._lock.release()

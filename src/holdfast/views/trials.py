@@ -129,7 +129,7 @@ def trial_dirname(info: ExperimentInfo, trial: Trial) -> str:
     if why := naming.why_no_dirname(name):
         raise DamageError(
             f"Trial {trial.id} of {shown_root(info)} would have the directory {name!r}, which cannot be: {why}. "
-            "Nothing was changed. The experiment's journal or spec was changed by somebody."
+            "Nothing was changed. The experiment's journal or spec was changed by something other than holdfast."
         )
     return name
 
