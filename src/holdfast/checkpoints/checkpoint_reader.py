@@ -1,8 +1,8 @@
-"""Is this directory a whole checkpoint? The answer that every restore waits for.
+"""Verify a checkpoint directory before it is used.
 
-Owns verification and quarantine. Tells damage (fall back to an older checkpoint) from a storage that cannot be read
-now (wait; nobody may lose work because a network was down). Never changes or deletes a checkpoint; a bad one is
-renamed, for a person to look at.
+Owns verification and quarantine. Distinguishes damage (fall back to an older checkpoint) from storage that cannot be
+read now (retry: an outage must not cost a trial its progress). Never changes or deletes a checkpoint; a damaged one is
+renamed, so that a person can inspect it.
 """
 
 from __future__ import annotations

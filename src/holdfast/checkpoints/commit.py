@@ -10,7 +10,7 @@ recovery are one path. Never deletes a directory that it did not make, and never
     L3  manifest written and fsynced
     L4  all directories fsynced
     L5  renamed to its final name          <- from here on the checkpoint exists
-    L6  parent directory fsynced           <- from here on it survives a loss of power; the journal may refer to it
+    L6  parent directory fsynced           <- from here on it survives a power cut; the journal may refer to it
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Copying somebody else's directory, hashing each byte on its way.
+"""Copy a user's directory, and hash each byte while it is copied.
 
-Owns the copy primitive. Never changes, links or removes anything in the source, and never leaves it unsaid that a
-file changed while it was read.
+Owns the copy primitive. Never changes, links or removes anything in the source, and always reports a file that changed
+while it was read.
 
 One thread that reads, hashes and writes cache-sized pieces into reserved space is as fast as ``cp`` here, and leaves
 the other cores to the training. ``copy_file_range`` with the hash in a second thread gains nothing and costs half as
-much CPU again; hashing a memory map would gain a little, but a file that shrinks meanwhile would kill the process
-with SIGBUS. A few threads pay off only for many small files, where creating files is the cost.
+much CPU again; hashing a memory map would gain a little, but a file that is truncated during the copy would kill the
+process with SIGBUS. A few threads pay off only for many small files, where creating files is the cost.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Deleting one directory of ours.
+"""Delete one checkpoint or stage directory.
 
-Owns the order in which a checkpoint ceases to exist: first its manifest, so that no reader can see half of it, then
-its name, then its files. Refuses everything that this code base did not make (I3). Decides nothing about which
-checkpoints are still needed.
+Owns the order of a deletion: first the manifest, so that no reader can see a partial checkpoint, then the name, then
+the files. Refuses every directory that holdfast did not make (I3). Does not decide which checkpoints are still needed.
 """
 
 from __future__ import annotations

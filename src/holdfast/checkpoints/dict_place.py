@@ -1,4 +1,4 @@
-"""Where the files of a dict checkpoint are made: in the running trial's own directory, or in a temporary one.
+"""Where the files of a dict checkpoint are written: in the running trial's own directory, or in a temporary one.
 
 Owns that choice. A trial's directory is on the experiment's storage, where saving the files is a rename, and the driver
 removes what a killed trial has left there.

@@ -1,7 +1,7 @@
-"""Threads that do jobs in the background of the driver.
+"""Threads that run jobs in the background of the driver.
 
-Owns a few threads and two queues. The control loop hands in jobs and collects outcomes; it never waits for a disk or a
-network. Knows nothing of what a job is, and no exception leaves a thread.
+Owns a few threads and two queues. The control loop submits jobs and collects outcomes; it never waits for a disk or a
+network. Does not know what a job is, and no exception leaves a thread.
 
 Jobs of one trial run one after the other in the order in which they were submitted.
 """

@@ -1,7 +1,7 @@
 """Commits, verifications and deletions in the background of the driver.
 
-Owns what jobs there are and how they can end. Decides nothing: a failure becomes an outcome with its reason, and
-whoever submitted the job knows what to do about it.
+Owns the kinds of jobs and their outcomes. Decides nothing: a failure becomes an outcome with its reason, and the
+submitter handles it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """A checkpoint's metadata: ``.metadata.json``, which users may set and read at any time.
 
 Owns that file's format. The manifest does not cover it, because it may change after the commit; so in a saved
-checkpoint it carries a checksum of its own. That is written as white space behind the JSON: every JSON reader takes
-the file as it always did, and no key is added to what the user has set.
+checkpoint it has its own checksum. That is written as white space after the JSON: every JSON reader still accepts the
+file, and no key is added to those of the user.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Local copies of checkpoints that a store has: who reads one says so, and nobody removes it meanwhile.
+"""Read locks on local copies of checkpoints that are in a remote store: a copy is not removed while it is read.
 
-A lock on the copy's directory does that, because readers may be other processes: a notebook beside the driver, a
-trial that loads another's weights. What attempts start from is no concern of this file: the driver knows that.
+It is a lock on the copy's directory, because readers may be other processes: a notebook beside the driver, a trial that
+loads another's weights. Checkpoints from which attempts start need no lock: the driver knows them.
 """
 
 from __future__ import annotations

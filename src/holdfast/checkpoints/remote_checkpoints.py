@@ -1,12 +1,13 @@
-"""Checkpoints in a store: upload, fetch, delete.
+"""Checkpoints in a remote store: upload, download, delete.
 
-Owns the order in which a checkpoint comes to exist in a store and ceases to: files first and the manifest last, created
-once; the manifest first and the files last. Never deletes a key that no manifest or local copy names, and never takes
-trouble with the store for damage.
+Owns the order of a commit in a store and of a deletion. Files are uploaded first and the manifest is created last,
+once, so that no reader ever finds a manifest whose files are missing. A deletion removes the manifest first and the
+files last, for the same reason. Never deletes a key that no manifest or local copy names, and never mistakes an outage
+or a denial for damage.
 
-    O0  is the manifest there already?     an answer was lost, or another driver has finished our work
-    O1  files sent, their hashes compared with the manifest as they leave
-    O2  sizes compared with what the store lists
+    O0  does the manifest exist already?   an answer was lost, or another driver has finished this upload
+    O1  files uploaded, their hashes compared with the manifest while they are read
+    O2  sizes compared with the store's listing
     O3  manifest created                   <- from here on the checkpoint exists in the store
 """
 

@@ -1,11 +1,11 @@
-"""Lanes: jobs of an experiment in a store, so that what needs only this machine never waits for a network.
+"""Separate queues for checkpoint jobs of an experiment in a remote store: local work never waits for the network.
 
-When a store does not answer, its uploads hang for minutes. Local commits, by which a newer checkpoint may take the
-place of one that waits, verifications for trials that start, and the removal of local files continue meanwhile;
-otherwise trials would stand still, or fill the disk.
+When a store does not answer, its uploads hang for minutes. Local commits (by which a newer checkpoint may supersede a
+queued one), verifications for trials that start, and the removal of local files continue; otherwise trials would block,
+or fill the disk.
 
-Owns the lanes, and that jobs of one checkpoint run one after the other whichever lane they are in. To be used from one
-thread.
+Owns the queues, and that jobs of one checkpoint run one after the other, whichever queue they are in. To be used from
+one thread.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Performs checkpoint jobs of an experiment in a remote store.
+"""Run checkpoint jobs of an experiment in a remote store.
 
-Each job is done in the mirror first, by the local code, and then in the store. Owns which of the two tiers is asked for
-what. Decides nothing: a failure becomes an outcome with its reason.
+Each job is done in the local mirror first, by the local code, and then in the store. Owns which of the two does what.
+Decides nothing: a failure becomes an outcome with its reason.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A checkpoint that is not on this machine: its address, and ways to have its files here for a while.
+"""A checkpoint in a remote store: its address, and temporary local copies of its files.
 
 Owns what ``Checkpoint`` does differently for a store. Never changes a checkpoint in a store, except its metadata.
 """

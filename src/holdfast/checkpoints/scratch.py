@@ -1,8 +1,8 @@
 """Temporary directories of this process, outside of any experiment.
 
-Owns one directory below the system's temporary one in which all of them lie. The process keeps it locked for as long
-as it exists; so the next process that needs one can tell what killed processes have left, and removes that. Nothing
-without such a lock's name is ever removed.
+Owns one directory below the system's temporary directory that contains all of them. The process keeps it locked while
+it runs; so the next process that needs one recognises what killed processes have left, and removes it. A directory with
+another name is never removed.
 """
 
 from __future__ import annotations

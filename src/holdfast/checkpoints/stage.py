@@ -1,12 +1,12 @@
 """The worker's half of a commit: get the user's files under the root, complete and closed to further writes.
 
-Owns stage directories from their creation until they are sealed. Blocks the training only for what it must: a
-directory that we handed out is sealed in place (its files are listed, not read), any other is copied. Never syncs,
-never writes a manifest and never touches ``checkpoint_*``: the driver alone commits, so a worker that lives on after
-it was given up cannot damage a checkpoint.
+Owns stage directories from their creation until they are sealed. Blocks the training only for what it must: a directory
+from ``checkpoint_dir()`` is sealed in place (its files are listed, not read), any other is copied. Never syncs, never
+writes a manifest and never touches ``checkpoint_*``: the driver alone commits, so a zombie worker cannot damage a
+checkpoint.
 
-A sealed directory holds ``.holdfast-seal``: what was in it when the training called ``report``. The commit compares
-the files with it, so a writer that was still at work is noticed instead of being saved half-way.
+A sealed directory holds ``.holdfast-seal``: the list of its files when the training called ``report``. The commit
+compares the files with it, so a writer that was still active is detected, and no half-written file is saved.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two Linux system calls that Python does not offer, with what to do where they are missing.
+"""Two Linux system calls that Python does not offer, with fallbacks where they are missing.
 
 Owns the ctypes declarations. Decides nothing about checkpoints.
 """

@@ -1,7 +1,7 @@
 """Directory trees: list them, hash their files, remove them.
 
-Owns how a checkpoint's files are found and read, and how an ``OSError`` on the way becomes one of our errors. Never
-writes into a tree, and never removes one whose name the caller has not checked.
+Owns how a checkpoint's files are found and read, and how an ``OSError`` becomes one of holdfast's errors. Never writes
+into a tree, and never removes one whose name the caller has not checked.
 """
 
 from __future__ import annotations

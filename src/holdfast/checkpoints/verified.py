@@ -1,9 +1,8 @@
-"""May these files be used? Every byte is compared with the manifest once, before a process first reads them.
+"""Verify a checkpoint once per process, before its files are first read.
 
-Owns what this process remembers of checkpoints that it has read through, and which directories need a manifest at all:
-what an experiment has saved needs one, a directory of the user's own does not. A checkpoint is remembered by inode,
-size and times of each of its files, so that using it again costs a listing. Never writes, and never takes storage that
-cannot be read for damage.
+Owns the cache of checkpoints that this process has verified, and which directories need a manifest: checkpoints of an
+experiment do, a user's own directory does not. The cache key is inode, size and times of each file, so that using a
+checkpoint again costs a listing. Never writes, and never mistakes storage that cannot be read for damage.
 """
 
 from __future__ import annotations

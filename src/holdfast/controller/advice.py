@@ -1,9 +1,9 @@
-"""What works, but cannot be what the user meant: a function that reports nothing, a metric that is no number.
+"""Likely mistakes that do not fail by themselves: a function that reports nothing, a metric that is not a number.
 
-Each such thing is pointed out once in a run: in the display as soon as it is known, and as a warning when the run has
-ended, with all trials that it concerns.
+Each of them is reported once per run: in the display as soon as it is known, and as a warning at the end of the run,
+with all trials concerned.
 
-Owns these observations and their words. Must never change anything, and must cost next to nothing per report.
+Owns these observations and their texts. Must never change anything, and must cost next to nothing per report.
 """
 
 from __future__ import annotations

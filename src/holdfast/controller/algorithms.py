@@ -1,4 +1,4 @@
-"""The experiment's scheduler and searcher: checked when it is created, and made ready for one driver's life."""
+"""The experiment's scheduler and searcher: checked when it is created, and prepared for each driver."""
 
 from __future__ import annotations
 

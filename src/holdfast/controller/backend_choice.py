@@ -1,4 +1,4 @@
-"""Where an experiment lives, by its settings: a directory, a store, or a directory that a syncer copies.
+"""Choose the backend of an experiment from its settings: a directory, a remote store, or a directory with a syncer.
 
 Owns the choice. Must never: open or claim anything.
 """

@@ -1,7 +1,7 @@
-"""Backends: where an experiment lives, as its driver sees it. A directory, a store, or a copy that a syncer makes.
+"""Backends: where an experiment is stored, as its driver sees it. A directory, a remote store, or a copy by a syncer.
 
 Owns the `ExperimentBackend` protocol and the plain directory. Backends differ in what "durable" means, in how
-checkpoints get there, and in when it makes no sense to wait any longer; everything else is the same local root.
+checkpoints are committed, and in when to stop waiting for storage; everything else is the same local root.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The user's callbacks and loggers, as the loop calls them: after the events that they hear of were journaled.
+"""The user's callbacks and loggers, called by the loop after their events were journaled.
 
-Owns which hook an event calls, what the hook is given, and what callbacks remember between drivers. A result is made
-when its report is applied, because later events of the same turn change the trial, and belongs to its event until that
-is told. Must never hold back a fact: an exception in a hook ends the run, or becomes a fact of the next turn.
+Owns which hook an event calls, the hook's arguments, and the state of callbacks between drivers. A result is built when
+its report is applied, because later events of the same turn change the trial, and is kept with its event until the hook
+is called. Must never hold back a fact: an exception in a hook ends the run, or becomes a fact of the next turn.
 """
 
 from __future__ import annotations

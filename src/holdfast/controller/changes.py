@@ -1,9 +1,9 @@
-"""Settings that were changed after the experiment was begun: read from its journal, and put over what is stored.
+"""Settings that were changed after the experiment was created: read from its journal, and applied over the stored ones.
 
-``spec.json`` and ``settings.pkl`` say what the experiment was begun with and are not rewritten by a change: the event
-``SettingsChanged`` is the change. A stop rule, scheduler or searcher that takes the place of another is a value in a
-file of its own, named by its content and written before the event that refers to it. So a crash leaves either the
-former settings or the new ones.
+``spec.json`` and ``settings.pkl`` hold the original settings and are not rewritten by a change: the event
+``SettingsChanged`` is the change. A stop rule, scheduler or searcher that replaces another is a value in its own file,
+named by its content and written before the event that refers to it. So a crash leaves either the former settings or the
+new ones.
 """
 
 from __future__ import annotations

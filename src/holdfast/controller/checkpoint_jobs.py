@@ -1,7 +1,7 @@
 """Checkpoint jobs, as the loop sees them: commands in, jobs for background threads, observations out.
 
-What failed because of storage (full, slow, denied) is tried again here, for as long as it takes; only what succeeded or
-can never succeed becomes an observation. So store trouble is never mistaken for damage (I2).
+Jobs that failed because of storage (full, slow, denied) are retried here without limit; only success or permanent
+failure becomes an observation. So a storage error is never mistaken for damage (I2).
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Time, as the controller is told it."""
+"""The clock of the controller, so that tests can replace it."""
 
 from __future__ import annotations
 

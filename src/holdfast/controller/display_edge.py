@@ -1,6 +1,6 @@
-"""What the user sees of a run: notes about events, storage trouble, how far durability lags, and the end.
+"""What the user sees of a run: notes about events, storage errors, how much durability lags, and the end.
 
-Owns which events are worth a note, and its words. Must never decide how something is shown: the display does.
+Owns which events are worth a note, and its text. Must never decide how something is shown: the display does.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""One driver's life: claim the experiment, open it, run the loop, leave in order.
+"""One driver, from start to end: claim the experiment, open it, run the loop, shut down gracefully.
 
-Composes the parts; decides nothing. Whatever happens in between, the claim is released and every process that was
-started is gone when ``run`` returns or raises.
+Composes the parts; decides nothing. Whatever happens, the claim is released and no process that it started is left when
+``run`` returns or raises.
 """
 
 from __future__ import annotations

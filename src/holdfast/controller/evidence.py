@@ -1,9 +1,9 @@
-"""Committed checkpoints of which the journal knows nothing: proof that it has lost records.
+"""Committed checkpoints without a record in the journal: proof that the journal has lost records.
 
-The record of a stage is durable before its checkpoint is committed. So a checkpoint that lies there with its manifest,
-and that the history has never heard of, was made by a driver whose records are gone.
+The record of a stage is durable before its checkpoint is committed. So a checkpoint with a manifest that the journal
+does not contain was made by a driver whose records are lost.
 
-Owns finding such checkpoints. Must never write, follow a link, or take what another experiment has made for ours.
+Owns finding such checkpoints. Must never write, follow a link, or mistake another experiment's checkpoint for ours.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""An experiment as the driver holds it: its root, its facts and the user's objects. Here it is created.
+"""An experiment as the driver holds it: its root, its facts and the user's objects. This module creates it.
 
-Created once; ever after it is loaded (``loading``).
+Created once; afterwards it is loaded (``loading``).
 """
 
 from __future__ import annotations

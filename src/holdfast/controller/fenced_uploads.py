@@ -1,9 +1,9 @@
-"""Files that a driver writes over and over again into a store, unless another driver has taken over.
+"""Files that a driver overwrites repeatedly in a store, unless another driver has taken over.
 
-A look at the fence says nothing about the moment at which a request arrives: the driver may be stopped in between, or
-the network may hold the request back until a successor has written the same object. So each upload names the version
-that it replaces, and that version was learnt before the look: either the look finds the successor, or the store refuses
-what came too late.
+Checking the fence says nothing about the moment at which a request arrives: the driver may be suspended in between, or
+the network may delay the request until a successor has written the same object. So each upload names the version that
+it replaces, and that version was read before the check: either the check finds the successor, or the store refuses the
+late upload. The other order would let a late upload replace the successor's file.
 
 Owns the versions. Must never know what is in the files.
 """

@@ -1,13 +1,13 @@
-"""Files of an experiment in a store besides journal and checkpoints: result files and logs, uploaded now and then.
+"""Files of an experiment in a store besides journal and checkpoints: result files and logs, uploaded periodically.
 
 Result files are projections of the journal, so losing the last minutes of them loses nothing. They must not replace
-those of a driver that has taken over, which `FencedUploads` sees to. Logs are in a place of each driver's own
-(``.holdfast/logs/e<epoch>/``): a driver on another machine does not have what the one before it kept, and must not put
-its own in the place of that. Whoever reads them puts them together.
+those of a driver that has taken over, which `FencedUploads` prevents. Logs have one place for each driver
+(``.holdfast/logs/e<epoch>/``): a driver on another machine does not have the logs of the driver before it and must not
+overwrite them. Readers join them.
 
-Owns a thread, what has changed, and copies of logs that are still printed to, because what changes cannot be uploaded.
-Looks for result files itself only once, for those that a driver before it wrote and did not upload, and for artifacts
-that the user wants to have uploaded. Must never touch a log.
+Owns a thread, the set of changed files, and copies of logs that are still written to, because a changing file cannot be
+uploaded. Scans for result files only once, for those that an earlier driver wrote and did not upload, and for artifacts
+if the user wants them uploaded. Must never change a log.
 """
 
 from __future__ import annotations

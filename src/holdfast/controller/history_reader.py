@@ -1,7 +1,7 @@
-"""The experiment's past, read from the journal when somebody asks: surviving rows, and failures.
+"""The experiment's history, read from the journal on demand: surviving rows, and failures.
 
-Owns which rows a driver keeps in memory: those of trials that are not finished, and of finished ones that somebody
-asked for. Never keeps the rows of all trials, and never writes.
+Owns which rows a driver keeps in memory: those of unfinished trials, and of finished ones that were asked for. Never
+keeps the rows of all trials, and never writes.
 """
 
 from __future__ import annotations

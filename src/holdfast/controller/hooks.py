@@ -1,4 +1,4 @@
-"""What the loop tells the outside when facts are made: after journaling, never before.
+"""What the loop passes to its observers when facts are made: after journaling, never before.
 
 ``watch`` sees each event right after it was applied and keeps what a callback will need of the state at that moment
 (the full result of a report); ``after_turn`` calls the callbacks once the events are written.

@@ -1,9 +1,10 @@
-"""Going on with an experiment that another tool has begun: what is not stored has to be given.
+"""Resume an experiment that was imported from another tool: what is not stored must be passed.
 
-Nothing of the other tool's code is stored with the experiment, and its search space is not known. So the first restore
-is given the trainable, and may be given a scheduler, a searcher and callbacks. The space may be given once, by any.
+None of the other tool's code is stored with the experiment, and its search space is not known. So the first restore
+needs the trainable, and may be given a scheduler, a searcher and callbacks. The space may be passed once, to any
+restore.
 
-Owns these rules, and how trials and searches of imported experiments are told from others.
+Owns these rules, and how trials and searches of imported experiments are distinguished from others.
 """
 
 from __future__ import annotations

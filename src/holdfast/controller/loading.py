@@ -1,8 +1,7 @@
-"""Loading an experiment to continue with it: its settings as they hold now, the user's objects as stored or given
-again.
+"""Load an experiment to resume it: its current settings, and the user's objects as stored or as passed again.
 
-Changes nothing: what was given again is stored by the driver that has claimed the experiment (``keep_replacements``),
-and a change of settings becomes a fact with its first records.
+Changes nothing: objects that are passed again are stored by the driver that has claimed the experiment
+(``keep_replacements``), and a change of settings becomes a fact with its first records.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Tells the outside what became fact: callbacks, result files, error files, the display.
+"""Pass facts to their observers: callbacks, result files, error files, the display.
 
-Owns who is told of which event, and in which order. All of it is a projection of the journal: losing it loses nothing,
-and opening the experiment repairs it. Must never know how one of them does its work.
+Owns who gets which event, and in which order. All of them are projections of the journal: losing them loses nothing,
+and opening the experiment repairs them. Must never know how one of them does its work.
 """
 
 from __future__ import annotations

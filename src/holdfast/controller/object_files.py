@@ -1,9 +1,9 @@
 """The files of the user's objects: read only if they are what was stored, replaced only by the driver.
 
-Three records say what a file must be: the experiment's facts, of the files that were written with them; the file
-itself, if it has taken the place of another (see ``sealed``); and the first record of each driver, which names the
-digests of what that driver ran with. The first two are known before the journal is read. The third one notices an older
-file that was put back.
+Three records say what a file must be: the experiment's facts, for the files that were written with them; the file
+itself, if it has replaced another (see ``sealed``); and the first record of each driver, which holds the digests of the
+objects that driver ran with. The first two are known before the journal is read. The third one detects an older file
+that was put back.
 
 Owns that comparison. Must never unpickle.
 """

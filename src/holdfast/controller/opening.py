@@ -1,6 +1,7 @@
-"""Opening an experiment: fold the journal, from a snapshot if there is a good one. Reads only.
+"""Open an experiment: fold the journal, from a snapshot if there is a good one. Reads only.
 
-Starting, resuming after a crash, resuming elsewhere and looking at a dead experiment all go through here.
+Starting, resuming after a crash, resuming on another machine and inspecting an interrupted experiment all use this
+code.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""Settings that are given again when an experiment continues: other targets, and corrected code.
+"""Settings that are passed again when an experiment is resumed: new targets, and corrected code.
 
 - *Targets* (``num_samples``, ``time_budget_s``, ``max_concurrent_trials``, ``stop``) and the objective (``metric``,
   ``mode``) may be changed. That is a fact of the experiment, an event: see ``changes``.
-- *Code*: stop rules, callbacks, schedulers and searchers are stored with the experiment, their code included if it is a
-  script's own. Whoever has corrected it gives it again. It takes the place of what is stored if it is of the same kind
-  and was made with the same plain values, because it inherits the memory of the one before.
-- All else was settled when the experiment began; what differs is not used, and the user is told.
+- *Code*: stop rules, callbacks, schedulers and searchers are stored with the experiment, including their code if it is
+  the script's own. Corrected code is passed again. It replaces the stored object if it has the same type and was
+  constructed with the same plain values, because it inherits the state of its predecessor.
+- Everything else is fixed when the experiment is created; differences are ignored, with a warning.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""The user's own searcher, scheduler and stop rule: a run works with copies, and hands what they remember back.
+"""The user's own searcher, scheduler and stop rule: a run works with copies, and returns their state at the end.
 
-Copies, because a run's memory follows from the journal alone (I5): a second ``fit()`` and a restore must begin with
-objects that know nothing. Owns which object is filled with what, and how an object was before it was filled. Must never
-decide anything, nor be needed: an experiment continues without these objects.
+Copies, because the state of a run follows from the journal alone (I5): a second ``fit()`` and a restore must start with
+empty objects. Owns which object gets which state, and how an object was before. Must never decide anything, nor be
+needed: an experiment can be resumed without these objects.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Rebuilding what a journal has lost, as ordinary events: from a snapshot, result files and checkpoints.
+"""Rebuild what a journal has lost, as ordinary events: from a snapshot, result files and checkpoints.
 
-The events are the difference between what the journal still tells and what the files tell, so that rebuilding twice
-adds nothing. What no file tells is not made up: a trial whose end is not known continues from its newest checkpoint.
+The events are the difference between the journal and the files, so that rebuilding twice adds nothing. What no file
+contains is not made up: a trial whose end is not known resumes from its newest checkpoint.
 
-Owns the events and the account of what is lost. Must never write: the repair adds the events as a whole.
+Owns the events and the account of what is lost. Must never write: the repair adds all events at once.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What is left of trials on the disk, without their journal: rows of result files, configs, checkpoints.
+"""What is left of trials on disk, without their journal: rows of result files, configs, checkpoints.
 
-Owns reading these files back as facts. Must never write, unpickle, or believe a line that is not whole.
+Owns reading these files back as facts. Must never write, unpickle, or trust an incomplete line.
 """
 
 from __future__ import annotations

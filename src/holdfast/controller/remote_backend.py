@@ -1,7 +1,7 @@
-"""An experiment's home in a store: one driver's dealings with it, from the claim to the last part.
+"""The backend of an experiment in a remote store, for one driver, from the claim to the last part.
 
-Composes the shipper, the upload of checkpoints and that of result files; decides only when to stop waiting for a store.
-Everything here may fail without losing anything: the mirror has it.
+Composes the shipper and the uploads of checkpoints and result files; decides only when to stop waiting for a store.
+Every step may fail without losing anything: the local mirror has all data.
 """
 
 from __future__ import annotations

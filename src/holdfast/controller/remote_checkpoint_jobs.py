@@ -1,12 +1,12 @@
-"""Checkpoint jobs of an experiment in a remote store: what a slow or silent network must not hold up.
+"""Checkpoint jobs of an experiment in a remote store: a slow or unreachable store must not block trials.
 
-A commit there takes as long as an upload does. Meanwhile the mirror has the files, so that a newer checkpoint can take
-the place of one that waits, if retention would drop that one anyway; a trial then need not wait for the store. The
-newer one is committed in the mirror and read back first: a damaged one must not cost the one before it. And the mirror
-need not keep what the store has and nobody is about to read.
+A remote commit takes as long as an upload does. During that time the mirror has the files, so that a newer checkpoint
+can supersede a queued one, if retention would drop that one anyway; a trial then need not wait for the store. The newer
+one is committed in the mirror and read back first: a damaged checkpoint must not replace a good one. And the mirror
+need not keep what the store has and no process is about to read.
 
-Owns which commits are given up, and which local copies go. Like the edge that it extends, it decides nothing durable:
-what it gives up becomes an observation, and only the event that follows is fact.
+Owns which commits are skipped, and which local copies are removed. Like the edge that it extends, it decides nothing
+durable: what it skips becomes an observation, and only the event that follows is fact.
 """
 
 from __future__ import annotations

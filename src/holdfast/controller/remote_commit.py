@@ -1,11 +1,11 @@
-"""The way of one checkpoint into a store: a table of states and steps.
+"""The states of one checkpoint on its way into a remote store: a table of states and steps.
 
 ``TRANSITIONS[(state, step)] -> state``. A missing key is illegal and raises. The diagram in the docs is generated from
 this table.
 
-A checkpoint may be *read back* in the mirror before it is uploaded: only one that was found whole there may take the
-place of an older one that still waits. Reading back and uploading exclude each other, because both finish the local
-commit; so an upload whose turn comes during the reading waits for its end.
+A checkpoint may be *read back* in the mirror before it is uploaded: only one that was verified there may supersede an
+older one that is still queued. Reading back and uploading exclude each other, because both finish the local commit; so
+an upload whose turn comes while the checkpoint is read back waits until that is done.
 
 Owns the table. Pure: knows neither jobs, nor threads, nor time.
 """

@@ -1,7 +1,7 @@
-"""An experiment in a store, and its mirror on this machine: where both are, and how they come together.
+"""An experiment in a remote store, and its local mirror: where both are, and how they are created and opened.
 
-Owns the place of mirrors, the first upload of a new experiment, and opening one that exists. Whoever reads opens a
-mirror or a view of it; only a driver, by its claim, may change one.
+Owns the location of mirrors, the first upload of a new experiment, and opening an existing one. Readers open a mirror
+or a cached copy of it; only a driver, by its claim, may change one.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Telling policies the past again, so that they remember after a restart what they knew before (I5)."""
+"""Replay past events to policies, so that after a restart they have the state that they had before (I5)."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What a checkpoint's manifest tells of the report that it came with, in case the journal is lost.
+"""What a checkpoint's manifest holds of its report, in case the journal is lost.
 
-Owns these facts and reading them back. Must never be needed: the journal knows better, as long as it is there.
+Owns these facts and reading them back. Must never be needed while the journal exists, which has precedence.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The edge of a searcher that learns: a thread of its own asks and tells it, so that the loop never waits for it.
+"""The edge of a searcher that learns: it runs in its own thread, so that the loop never waits for it.
 
-Everything reaches the searcher through one queue, in the order of the journal. What it has been told since its memory
-was last stored is stored beside it, so that a restart tells it the rest and nothing twice.
+All requests and results reach the searcher through one queue, in the order of the journal. The calls since its state
+was last stored are stored with it, so that a restart replays the rest and nothing twice.
 """
 
 from __future__ import annotations

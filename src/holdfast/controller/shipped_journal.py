@@ -1,7 +1,7 @@
-"""What the loop sees of a journal that is shipped, and what must be in the store before a part of it may be.
+"""The journal of an experiment in a remote store, as the loop sees it, and what must be uploaded before a part of it.
 
-Owns the meaning of "durable" for an experiment in a store: a record is when it is there. Decides nothing about waiting:
-the driver asks ``why_give_up``.
+Owns the meaning of "durable" for an experiment in a store: a record is durable when it is in the store. Does not decide
+how long to wait: the driver asks ``why_give_up``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""Signals: SIGINT, SIGTERM, SIGHUP and SIGUSR1 ask for an orderly end; a second SIGINT is immediate.
+"""Signals: SIGINT, SIGTERM, SIGHUP and SIGUSR1 start a graceful shutdown; a second SIGINT is immediate.
 
 A second one of the others ends only the wait for storage, once the trials have ended.
 
 Handlers only set flags and wake the loop: saving, or raising, inside a handler is how files get torn. They are
-installed for the time of ``fit()``, in the main thread only; elsewhere signals are left alone.
+installed for the time of ``fit()``, in the main thread only; otherwise signals are left alone.
 """
 
 from __future__ import annotations

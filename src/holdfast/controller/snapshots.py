@@ -1,7 +1,7 @@
-"""When to take snapshots and what goes in. A snapshot is an accelerator: losing one loses nothing but time.
+"""When to take snapshots and what they contain. A snapshot makes reopening fast: losing one loses only time.
 
-Settled trials are appended to an archive once; a snapshot holds the others. So taking one costs what changed since the
-last one, not what the experiment has become (I10), and at most 5 % of the driver's time.
+Settled trials are appended to an archive once; a snapshot holds the others. So the cost of one is what changed since
+the last one, not the size of the experiment (I10), and at most 5 % of the driver's time.
 """
 
 from __future__ import annotations

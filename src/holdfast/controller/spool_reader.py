@@ -1,4 +1,4 @@
-"""What trials had reported ahead of a driver that never read it, told to the driver that reads it now."""
+"""Read reports from the spools of trials whose driver died before it had read them."""
 
 from __future__ import annotations
 

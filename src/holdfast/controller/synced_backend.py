@@ -1,10 +1,10 @@
-"""An experiment's home where a syncer of the user's copies it: a local root, and a copy of it elsewhere.
+"""The backend of an experiment that the user's syncer copies: a local root, and a remote copy of it.
 
 What is fsynced locally counts as synced, because a syncer copies in rounds that may be minutes apart, and trials must
-neither stand still meanwhile nor be kept from starting again. Deletions wait for a round that has carried whatever made
-a checkpoint obsolete, here and there: the one that took its place has arrived with it. And if the user wants reports to
-wait for commits, those wait for a round too. A syncer cannot create a file unless it is there, so it cannot keep two
-drivers on two machines apart; on one machine the local root does.
+neither wait for them nor be unable to restart. Deletions, local and remote, wait for a round that has uploaded whatever
+made a checkpoint obsolete: the checkpoint that replaces it was uploaded by the same round. And if the user wants
+reports to wait for commits, those wait for a round too. A syncer has no create-only write, so it cannot exclude a
+second driver on another machine; on one machine the local root does.
 """
 
 from __future__ import annotations

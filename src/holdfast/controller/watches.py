@@ -1,4 +1,4 @@
-"""What only time tells: stalled trials, spent budgets, a person who wants the driver to end, and how patient to be.
+"""What depends on time: stalled trials, spent budgets, requests to shut down, and how long to wait.
 
 Turns the passing of time and requests from outside into observations, and says so when trials ask for more than there
 is. Holds nothing that a resumed experiment needs.

@@ -1,11 +1,11 @@
-"""Merging: many small parts become one object, so that the next driver has few to list and to fetch.
+"""Merge many small parts into one object, so that the next driver has few objects to list and to download.
 
-Owns the making of merged objects and the deletion of single parts. A part is deleted only when the merged object was
-read back, holds it, and is far behind. The first part of a driver is never deleted: a driver that was taken over and
-wakes up, however late, tries to create exactly that number, and must find it taken (I4).
+Owns the creation of merged objects and the deletion of single parts. A part is deleted only after the merged object was
+read back and contains it, and never if it is among the newest parts. The first part of a driver is never deleted: a
+driver that was taken over and wakes up, however late, tries to create exactly that number, and must find it taken (I4).
 
-Any number of drivers, dead or fenced ones too, may do this at the same time: the bytes of a merged object follow from
-its name. 256 parts can be a gigabyte, beside a training that needs the memory: they pass through one by one.
+Any number of drivers, dead or fenced ones too, may merge at the same time: the bytes of a merged object follow from its
+name. 256 parts can be a gigabyte, next to a training that needs the memory: they are streamed one by one.
 """
 
 from __future__ import annotations

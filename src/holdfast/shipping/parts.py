@@ -1,8 +1,8 @@
-"""Parts: the journal as objects of a store, numbered, immutable, each naming the hash of the one before it.
+"""Parts: the journal as objects of a store, numbered, immutable, each with the hash of its predecessor.
 
 A part is a header and the bytes that were appended to files below ``.holdfast/journal`` and ``.holdfast/epochs`` since
-the part before it. Applied in order, the parts give these files back, byte for byte. A merged object holds the bytes of
-consecutive parts, one after the other, so that the chain of hashes can be followed through it like through single ones.
+the previous part. Applied in order, the parts reproduce these files byte for byte. A merged object holds the bytes of
+consecutive parts, one after the other, so that the hash chain continues through it as through single ones.
 
 Owns names, bytes and the chain. Must never open a file, or know of a store.
 """

@@ -1,10 +1,10 @@
-"""What of a mirror's journal is durable here and not yet in the store.
+"""The part of a local mirror's journal that is durable on this machine and not uploaded yet.
 
-Follows the chain of segments, as readers do, so that nothing is shipped that a successor has sealed off. A piece ends
-with a whole record and holds no record that the local journal has not made durable; a segment begins to be shipped only
-when the one before it is in the store up to its seal. So the store holds, after every part, a journal that can be read.
+Follows the chain of segments, as readers do, so that nothing is uploaded that a successor has sealed off. A piece ends
+with a whole record and holds no record that is not fsynced; a segment is uploaded only after the segment before it is
+in the store up to its seal. So the store holds, after every part, a journal that can be read.
 
-Owns the account of what was shipped. Must never write, and must never know of the store.
+Owns the account of what was uploaded. Must never write, and must never know of the store.
 """
 
 from __future__ import annotations

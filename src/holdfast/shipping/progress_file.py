@@ -1,8 +1,8 @@
-"""What a mirror remembers of its shipping: ``.holdfast/shipped.json``.
+"""The upload progress of a local mirror: ``.holdfast/shipped.json``.
 
-It saves a driver that comes back from downloading everything to learn that its mirror is right. Owns that file. It is a
-hint: it may be missing, old or damaged, and nobody may rely on it before `Shipped.is_held_by` and the store itself have
-confirmed it.
+It saves a resumed driver from downloading everything only to learn that its mirror is right. Owns that file. It is a
+hint: it may be missing, old or damaged, and nothing may rely on it before `Shipped.is_held_by` and the store itself
+have confirmed it.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who writes an experiment in a store, and what that store has of it.
+"""Which driver holds an experiment in a store, and what the store has of it.
 
-Owns the look at a store before anything is downloaded or claimed. Must never be needed for safety: what it says of a
-driver's life only decides how politely a second start is refused. Safety is the create-only claim in `restore_mirror`.
+Owns the first read of a store, before anything is downloaded or claimed. Must never be needed for safety: liveness only
+decides whether a second driver is refused. Safety is the create-only claim in `restore_mirror`.
 """
 
 from __future__ import annotations

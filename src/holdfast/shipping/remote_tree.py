@@ -1,4 +1,4 @@
-"""The store's journal, put together in a directory beside the mirror, and how the mirror's compares with it.
+"""The store's journal, assembled in a directory next to the mirror, and its comparison with the mirror's.
 
 Owns that directory. Must never change the mirror, and must never know of the store.
 """

@@ -1,12 +1,12 @@
-"""Restore the local mirror from the remote store, keep what only the mirror has, then claim the experiment there.
+"""Restore the local mirror from the remote store, keep what only the mirror has, then claim the experiment.
 
-The remote journal is put together beside the mirror: the plain files that the store has, and all parts applied on top,
-each checked against the one before it. What the mirror is known to hold (`progress_file`) is not downloaded. Then
-the two are compared, and a new ``.holdfast`` is moved in as a whole if the store has continued. So a crash at any point
-leaves the old mirror, the new one, or none, and starting again works.
+The remote journal is assembled next to the mirror: the plain files in the store, and all parts applied on top, each
+checked against its predecessor. What the mirror is known to hold (`progress_file`) is not downloaded. Then the two are
+compared, and a new ``.holdfast`` is moved in as a whole if the store has newer records. So a crash at any point leaves
+the old mirror, the new one, or none, and restoring again works.
 
 Owns the mirror's ``.holdfast`` until the local claim is made. Must never write to the store, except for the claim and
-for a look at its clock, and must never remove records of the mirror that the store does not have: they are set aside.
+to read its clock, and must never remove records of the mirror that the store does not have: they are set aside.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""The shipper: brings what the local journal has made durable to the store, part by part.
+"""The shipper: uploads the durable part of the local journal to the store, part by part.
 
-A part is created under the next number, create-only. Whoever finds its number taken by somebody else was taken over:
-the successor's epoch file is put into the mirror, and from there on the local fence stops the driver (I4).
+A part is created under the next number, create-only. If another driver has taken that number, this one was taken over:
+the successor's epoch file is put into the mirror, and the local fence stops this driver at its next append (I4).
 
-Owns the thread, the numbers and the retries. It never gives up by itself: `Shipper.trouble` says what is wrong and
-since when, and the driver decides how long to wait. Must never ship what the local disk has not confirmed, and must
-never build a part anew after it was offered to the store: only the same bytes tell a lost answer from a rival.
+Owns the thread, the numbers and the retries. It never stops retrying by itself: `Shipper.trouble` says what is wrong
+and since when, and the driver decides how long to wait. Must never upload what is not fsynced locally, and must never
+rebuild a part after it was offered to the store: only identical bytes distinguish a lost answer from another driver's
+part.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""A driver that was taken over in the store learns of its successor on its own disk, where every append looks (I4).
+"""Record a takeover in the store on the local disk, where every append of the old driver checks for it (I4).
 
-Owns the way of a successor's epoch file into the mirror of the driver that it succeeds.
+Owns how a successor's epoch file gets into the mirror of the driver that it replaces.
 """
 
 from __future__ import annotations

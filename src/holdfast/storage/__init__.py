@@ -1,1 +1,1 @@
-"""Bytes under a root: what the layers above use to store and fetch them, and nothing about their meaning."""
+"""Bytes under a root: how the layers above store and read them, without knowing what they mean."""

@@ -1,6 +1,6 @@
-"""Where an experiment is kept: one URL, taken apart.
+"""The address of an experiment: one URL, parsed.
 
-Owns the spelling of addresses: schemes, the options behind ``?``, and how a name is added to one. Must never look at
+Owns the spelling of addresses: schemes, the options after ``?``, and how a name is appended to one. Must never look at
 an environment variable, a disk or a network.
 """
 

@@ -1,9 +1,9 @@
 """The storage agent: the one process of a driver that talks to object stores.
 
-Started by exec with one end of a socket, it carries out the requests of `agent_client`, many at a time, and answers
-each when it is done. Owns the client libraries and the bytes on their way. Must never fork, and runs no code of the
-user's, with one exception: a file system object that was given as ``RunConfig(storage_filesystem=...)`` is unpickled
-and used here. It ends when its driver does.
+Started by exec with one end of a socket, it executes the requests of `agent_client` concurrently, and answers each when
+it is done. Owns the client libraries and the bytes in transit. Must never fork, and runs no user code, with one
+exception: a file system object that was passed as ``RunConfig(storage_filesystem=...)`` is unpickled and used here. It
+ends when its driver does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Stores for a driver, each call carried out by the storage agent.
+"""Stores for a driver, each call executed by the storage agent.
 
-Owns the agent process and the connection to it: starts it when it is first needed, starts it again when it has died,
-and asks again what it had not answered. Must never import a client library of a cloud: their threads do not survive a
-fork, and a driver's code forks all the time.
+Owns the agent process and the connection to it: starts it when it is first needed, restarts it when it has died, and
+retries unanswered requests. Must never import a client library of a cloud: their threads do not survive a fork, and
+user code forks often.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One agent process and the socket to it, as its driver sees them.
 
-Owns the process, the thread that reads its answers, and who waits for which. Must never start a second process: whoever
-holds a link that is gone makes another.
+Owns the process, the thread that reads its answers, and the callers that wait for them. Must never start a second
+process: the owner of a broken link creates a new one.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The client library's objects for an address: endpoints, credentials, time limits.
+"""The client library's objects for an address: endpoints, credentials, timeouts.
 
-Owns what is known of obstore's constructors and of the environment variables of the three clouds. Must be imported in
-the storage agent only: obstore keeps threads that do not survive a fork.
+Owns the arguments of obstore's constructors and the environment variables of the three clouds. Must be imported in the
+storage agent only: obstore keeps threads that do not survive a fork.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """A pyarrow or fsspec file system, or a local directory, as a `Store`.
 
-Owns what holdfast needs of a file system, and its three shapes. Must be used in the storage agent only: these objects
-have threads and connections of their own.
+Owns what holdfast needs of a file system, and its three forms. Must be used in the storage agent only: these objects
+have their own threads and connections.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Messages on a stream of bytes: four bytes of length, then the message.
+"""Messages on a byte stream: four bytes of length, then the message.
 
-Owns how a stream is cut into messages, for driver and workers and for driver and storage agent. Must never touch a
+Owns how a stream is split into messages, for driver and workers and for driver and storage agent. Must never touch a
 socket, or know what is in a message.
 """
 

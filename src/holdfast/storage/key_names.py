@@ -1,7 +1,7 @@
-"""Keys that every store takes, for names that some would refuse or change.
+"""Keys that every store accepts, for names that some would refuse or change.
 
-Owns the spelling of keys inside a bucket. Must never change a name that is harmless: people look for their files in a
-bucket by name.
+Owns the spelling of keys inside a bucket. Must never change a harmless name: people look for their files in a bucket by
+name.
 
 Control characters and backslashes become ``%XX``: the client library refuses the former, and some servers turn the
 latter into slashes. A percent sign is escaped only where it would read as such an escape, so ``50%.txt`` stays.

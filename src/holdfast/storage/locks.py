@@ -1,7 +1,7 @@
-"""Locks on directories of this machine, between processes: held while somebody works in them or reads them.
+"""Locks on local directories, between processes: held while a process works in them or reads them.
 
-Owns how such a lock is taken, and the limit of every wait for one. A lock ends with its process. It only keeps good
-neighbours apart, and some file systems know none: nothing that must be safe may rely on it.
+Owns how such a lock is taken, and the limit of every wait for one. A lock ends with its process. It only separates
+cooperating processes, and some file systems do not support it: safety must never rely on it.
 """
 
 from __future__ import annotations

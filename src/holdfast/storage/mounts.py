@@ -1,7 +1,7 @@
-"""Which file systems only this machine can change, how to look at one that others change too, and how much fits on one.
+"""Which file systems only this machine can change, how to read one that others change too, and how much space one has.
 
-Owns the judgement by the kind of the mount. Must never claim that a file system is this machine's own if that is not
-known: a look too many costs microseconds, a missed successor costs an experiment with two writers.
+Owns the classification by the type of the mount. Must never claim that a file system belongs to this machine alone if
+that is not known: an extra check costs microseconds, a missed successor means an experiment with two writers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How hard a store is tried, and how much of this machine it may use.
+"""Retry limits of a store, and how much of this machine it may use.
 
-Owns `StoreOptions` and how long a request waits before it is repeated. Must never read the environment.
+Owns `StoreOptions` and the backoff between requests. Must never read the environment.
 """
 
 from __future__ import annotations

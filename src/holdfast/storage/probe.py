@@ -1,6 +1,6 @@
-"""Whether a store can keep two drivers apart: it is tried, not assumed.
+"""Test whether a store honours create-only writes, which fence a second driver: it is tried, not assumed.
 
-Owns the trial. Must never leave its object behind when it can be removed.
+Owns the test. Must never leave its object behind when it can be removed.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Unfinished multipart uploads of S3: found, and given up.
+"""Find and abort unfinished multipart uploads of S3.
 
-Owns the two requests that the client library does not have, and their signature (version 4). A process that dies in the
-middle of an upload leaves parts that nobody sees in a listing but that cost money. Must never touch an upload that this
-process is working at, nor one begun after it started.
+Owns the two requests that the client library does not have, and their signature (version 4). A process that dies during
+an upload leaves parts that no listing shows but that cost money. Must never touch an upload of this process, nor one
+that began after it started.
 """
 
 from __future__ import annotations

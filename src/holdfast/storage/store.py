@@ -1,8 +1,8 @@
-"""What holdfast needs of a store of objects, whatever keeps them: ten verbs.
+"""What holdfast needs of an object store: ten verbs.
 
 Owns the `Store` protocol and what can be built on it alone. Must never know of S3 or of experiments. Keys are relative
 to the store's address, ``/`` separated, without a leading slash. Failures come in the classes of ``errors.py``
-(missing, denied, unreachable); whoever asked decides whether to wait.
+(missing, denied, unreachable); the caller decides whether to wait.
 """
 
 from __future__ import annotations

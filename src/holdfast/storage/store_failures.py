@@ -1,6 +1,6 @@
-"""What an object store's failure means for whoever asked: missing, denied, or try again later.
+"""Classify a failure of an object store for the caller: missing, denied, or retry later.
 
-Owns the reading of error texts, because the client library tells most failures apart by text alone. Must never retry
+Owns the parsing of error texts, because the client library distinguishes most failures by text alone. Must never retry
 or hide one.
 """
 

@@ -1,7 +1,7 @@
-"""How files travel: how many at once, how many bytes of them in memory, hashed as they pass.
+"""File transfers: how many at once, how many bytes of them in memory, hashed while they stream.
 
-Owns the byte budget, the pool of threads that move files, and the temporary names of half-arrived ones. Must never know
-which store is at the other end.
+Owns the byte budget, the pool of threads that move files, and the temporary names of incomplete downloads. Must never
+know which store is on the other side.
 """
 
 from __future__ import annotations

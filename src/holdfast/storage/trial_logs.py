@@ -1,15 +1,15 @@
-"""What trials print, in files: their names, what is written between the lines, and the bound on their size.
+"""The output of trials, in files: their names, the marker lines in them, and the limit on their size.
 
     .holdfast/logs/worker-3.log     of the attempt that this worker process runs, or ran when everything was killed
     .holdfast/logs/ab12c_00007.log  of a trial: all its ended attempts, one below the other
-    <either>.1                      what came before it, once there was more than half of the limit
+    <either>.1                      older output, once there was more than half of the limit
 
 The first line of each attempt's output says whose it is. A worker moves its file to the trial's when an attempt has
-printed something; whoever buries a worker that was killed does it in its place, and the next driver what nobody could.
-A silent attempt costs one small write and no file: thousands of short trials a second must not create a file each.
+printed something; for a killed worker the process that cleans up after it does so, or else the next driver. An attempt
+without output costs one small write and no file: thousands of short trials a second must not create a file each.
 
-Owns these names and lines, and every move and cut. Must never: read a log whole into memory, follow a symbolic link, or
-be the reason why a trial fails (callers suppress ``OSError``).
+Owns these names and lines, and every move and truncation. Must never: read a log whole into memory, follow a symbolic
+link, or be the reason why a trial fails (callers suppress ``OSError``).
 """
 
 from __future__ import annotations

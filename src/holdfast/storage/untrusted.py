@@ -1,9 +1,9 @@
-"""Reading, copying and removing below directories that somebody else may have prepared.
+"""Read, copy and remove below directories that may come from somebody else.
 
-Owns how a file is opened when its name, or whatever lies under that name, comes from outside: only regular files are
-read, links are not followed below the root, and sizes have limits. A pipe would wait for ever, a link could lead
-anywhere, a device or a file of holes never ends. Removal goes through opened directories, one part of a path at a time.
-Must never decide what may be removed.
+Owns how a file is opened when its name, or whatever has that name, is untrusted: only regular files are read, links are
+not followed below the root, and sizes have limits. A pipe would block forever, a link could lead anywhere, a device or
+a sparse file never ends. Removal goes through opened directories, one path component at a time. Must never decide what
+may be removed.
 """
 
 from __future__ import annotations

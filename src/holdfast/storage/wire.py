@@ -1,6 +1,6 @@
-"""What driver and storage agent say to each other: frames on a socket, msgpack inside.
+"""The protocol between driver and storage agent: frames on a socket, msgpack inside.
 
-Owns the messages and how large one may be. Must never know what a verb does.
+Owns the messages and their maximum size. Must never know what a verb does.
 """
 
 from __future__ import annotations

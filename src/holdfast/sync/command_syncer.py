@@ -1,8 +1,8 @@
 """Syncing with a shell command: ``rsync -a {source} {target}``.
 
-Owns the template's places and their quoting, and the life of the command's processes: they end with the command, with
-its time limit, and with this process, however that ends. Must never be told from a command's output whether it worked:
-the exit code says so.
+Owns the template's placeholders and their quoting, and the life of the command's processes: they end with the command,
+with its timeout, and with this process, even after ``kill -9``. Must never judge from a command's output whether it
+succeeded: only the exit code counts.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""What a syncer is given to copy: directories in which nothing is half done.
+"""What a syncer is given to copy: directories without half-written files.
 
-Copying tools know nothing of an experiment. They fail when a stage is renamed under their hands, read files in any
-order, and leave anything behind when they are killed. So they never see the experiment's root itself:
+Copy tools know nothing of an experiment. They fail when a stage is renamed while they copy it, read files in any order,
+and leave partial copies when they are killed. So they never see the experiment's root itself:
 
-    .sync-<name>/tree/                 all that is to be at the other end, as links: no stages, no temporary files
-    .sync-<name>/tree/.holdfast        a moment of the journal, sealed with names, sizes and hashes
+    .sync-<name>/tree/                 everything for the remote copy, as links: no stages, no temporary files
+    .sync-<name>/tree/.holdfast        a consistent copy of the journal, sealed with names, sizes and hashes
     .sync-<name>/tree/.holdfast-safe   the same, or one round older or newer; of the two, one is whole at any time
-    .sync-<name>/next                  the moment of the journal that the round under way is about
+    .sync-<name>/next                  the consistent copy of the journal that the current round uploads
 
 Owns these directories and the seal. Must never copy anything to another machine, and never write into the root.
 """

@@ -1,7 +1,7 @@
-"""A syncer over the built-in stores: what ``storage_path`` understands, as ``sync_up``, ``sync_down`` and ``delete``.
+"""A syncer over the built-in stores: what ``storage_path`` accepts, as ``sync_up``, ``sync_down`` and ``delete``.
 
-For those who copy directories themselves; an experiment needs no syncer to be in a store. Owns which files of a
-directory are known to be the same at the other end. Must never delete what it was not told to.
+For users who copy directories themselves; an experiment needs no syncer to be in a store. Owns which files of a
+directory are known to be unchanged in the remote copy. Must never delete what it was not asked to.
 """
 
 from __future__ import annotations

@@ -1,11 +1,12 @@
-"""Keeps a directory at another place equal to an experiment's local root, through a syncer of the user's.
+"""Keep a remote copy of an experiment's local root up to date, through the user's syncer.
 
-A round takes a moment of the journal, copies all else, and then the moment, twice (see ``linked_tree.py``). So what has
-arrived can be restored whenever the copying stops: the journal at the other end never refers to a checkpoint that is
-not there yet, and of its two copies one is whole. A syncer has no create-only write: two drivers are not kept apart.
+A round takes a consistent copy of the journal, uploads everything else, and then that copy of the journal, twice (see
+``linked_tree.py``). So the remote copy can be restored whenever copying stops: its journal never refers to a checkpoint
+that has not been uploaded, and one of its two copies is whole. A syncer has no create-only write, so it cannot fence a
+second driver.
 
-Owns when rounds run, what their failure means, and the way back (`SyncedCopy.fetch`). Must never interpret the journal,
-and must never delete at the other end what is still there locally.
+Owns when rounds run, what their failure means, and the download (`SyncedCopy.fetch`). Must never interpret the journal,
+and must never delete from the remote copy what still exists locally.
 """
 
 from __future__ import annotations

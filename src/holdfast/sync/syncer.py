@@ -1,7 +1,7 @@
-"""Syncers: what copies a directory to another place and back, in the user's own way.
+"""Syncers: copy a directory to another place and back, with the user's own tool.
 
-Owns the `Syncer` interface, the rules of a copy that runs in the background (one at a time, given up after
-``sync_timeout``), and the answer to what a value of ``SyncConfig.syncer`` means. Must never know of experiments: which
+Owns the `Syncer` interface, the rules of a copy that runs in the background (one at a time, abandoned after
+``sync_timeout``), and the meaning of each value of ``SyncConfig.syncer``. Must never know of experiments: which
 directories are copied, and in which order, is decided in ``synced_copy.py``.
 """
 
