@@ -1,7 +1,7 @@
 """Model-based search with early stopping: TPE proposes configurations, ASHA ends those that fall behind.
 
 Trains linear classifiers on scikit-learn's handwritten digits. Needs ``pip install 'holdfast[optuna]' scikit-learn``.
-Kill it whenever you like and start it again: ASHA's rungs and TPE's memory go on exactly where they were.
+Kill it at any time and start it again: ASHA's rungs and TPE's state are resumed exactly.
 """
 
 from __future__ import annotations

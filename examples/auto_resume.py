@@ -1,7 +1,7 @@
-"""One script that starts an experiment the first time and continues it every other time.
+"""One script that starts an experiment the first time and resumes it every other time.
 
 Put it into a batch job, a Kubernetes pod or a loop in a shell: whenever it is killed, run it again.
-``RunConfig(if_exists="resume")`` is the same in one argument; this longer form leaves room for options of the restore.
+``RunConfig(if_exists="resume")`` does the same in one argument; this longer form can also pass options to the restore.
 """
 
 from __future__ import annotations

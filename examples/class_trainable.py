@@ -54,7 +54,7 @@ def main(storage: str) -> tune.ResultGrid:
     assert best.checkpoint is not None
     print(f"lr={best.config['lr']}: {best.checkpoint.to_dict()}")
 
-    # An instance also works by itself, for example to go on with the best model.
+    # An instance also works by itself, for example to continue with the best model.
     model = LineFit(best.config)
     model.restore(best.checkpoint)
     print(f"iteration {model.iteration}, next loss {model.train()['loss']:.5f}")

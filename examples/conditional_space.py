@@ -8,7 +8,7 @@ from typing import Any
 import holdfast as tune
 
 SPACE: dict[str, Any] = {
-    # Each option of a choice may be a space of its own: momentum exists for sgd only.
+    # Each option of a choice may contain domains: momentum exists for sgd only.
     "optimizer": tune.choice(
         [
             {"name": "sgd", "momentum": tune.uniform(0.0, 0.99)},
@@ -17,7 +17,7 @@ SPACE: dict[str, Any] = {
     ),
     "lr": tune.loguniform(1e-4, 1e-1),
     "layers": tune.randint(1, 4),
-    # A function sees what was drawn before it: one width for each layer, falling.
+    # A function gets the values sampled before it: one width for each layer, decreasing.
     "widths": tune.sample_from(lambda config: [64 >> i for i in range(config["layers"])]),
     # What it returns may be a domain again.
     "dropout": tune.sample_from(lambda config: tune.uniform(0.2, 0.5) if config["layers"] > 2 else 0.0),

@@ -1,4 +1,4 @@
-"""Two callbacks: one that remembers something across crashes, one that logs to a file of its own."""
+"""Two callbacks: one whose state survives crashes, one that logs to its own file."""
 
 from __future__ import annotations
 

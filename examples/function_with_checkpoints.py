@@ -1,7 +1,7 @@
-"""A training function that saves its state after every epoch and continues from it after any interruption.
+"""A training function that saves its state after every epoch and resumes from it after any interruption.
 
 Fits a line to noisy points by gradient descent, without any library. Kill this script at any moment with ``kill -9``
-and continue it with ``holdfast resume results/line``.
+and resume it with ``holdfast resume results/line``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def points() -> list[tuple[float, float]]:
 def train(config: dict) -> None:
     """Fit slope and intercept."""
     slope, intercept, start = 0.0, 0.0, 1
-    checkpoint = tune.get_checkpoint()  # None unless this attempt continues an earlier one
+    checkpoint = tune.get_checkpoint()  # None unless this attempt resumes an earlier one
     if checkpoint:
         with checkpoint.as_directory() as directory:
             saved = json.loads(Path(directory, "state.json").read_text())
@@ -38,7 +38,7 @@ def train(config: dict) -> None:
         intercept -= config["lr"] * sum(errors) / len(data)
         loss = sum(error**2 for error in errors) / len(data)
 
-        # A directory beside its final place: saving it is a rename, whatever its size.
+        # A directory next to its final location: saving it is a rename, regardless of its size.
         with tune.checkpoint_dir() as directory:
             state = {"slope": slope, "intercept": intercept, "epoch": epoch}
             Path(directory, "state.json").write_text(json.dumps(state))

@@ -1,7 +1,7 @@
-"""BOHB: HyperBand decides how long configurations are trained, a model of good and bad ones which come next.
+"""BOHB: HyperBand decides how long configurations are trained, a model of good and bad ones chooses the next ones.
 
 Fits a line to noisy points by gradient descent with momentum. Needs NumPy. HyperBand pauses trials until the others of
-their bracket have come as far, so the training saves its state; kill it and start it again to see both halves go on.
+their bracket have reached the same point, so the training saves its state; kill it and start it again: both resume.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Two goals at once: small trees that are right often. The result is not one best trial but a front of them.
+"""Two objectives at once: small trees with few errors. The result is not one best trial but a Pareto front.
 
 Trains decision trees on scikit-learn's handwritten digits. Needs ``pip install 'holdfast[optuna]' scikit-learn``.
 """
@@ -48,7 +48,7 @@ def main(storage: str) -> tune.ResultGrid:
         tune_config=tune.TuneConfig(
             num_samples=40,
             seed=5,
-            # Several objectives are given to the searcher itself; TuneConfig has room for one.
+            # Several objectives are passed to the searcher itself; TuneConfig accepts only one.
             search_alg=OptunaSearch(metric=list(OBJECTIVES), mode=list(OBJECTIVES.values())),
         ),
         run_config=tune.RunConfig(name="multi-objective", storage_path=storage, if_exists="resume"),

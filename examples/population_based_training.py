@@ -1,6 +1,6 @@
-"""Population based training: poor trials go on from the weights of good ones, with mutated learning rates.
+"""Population based training: poor trials continue from the weights of good ones, with mutated learning rates.
 
-What comes out is a model and a schedule of its hyperparameters. Trains linear classifiers on scikit-learn's handwritten
+The result is a model and a schedule of its hyperparameters. Trains linear classifiers on scikit-learn's handwritten
 digits (``pip install scikit-learn``). A class trainable fits well: it saves when the scheduler wants a checkpoint, and
 not after every step.
 """
@@ -50,7 +50,7 @@ def main(storage: str) -> tune.ResultGrid:
     """Train a population of four, compare it every four steps, and show who copied whom."""
     results = tune.Tuner(
         Digits,
-        param_space=MUTATIONS,  # where the four begin
+        param_space=MUTATIONS,  # where the four start
         tune_config=tune.TuneConfig(
             metric="loss",
             mode="min",
@@ -67,7 +67,7 @@ def main(storage: str) -> tune.ResultGrid:
             storage_path=storage,
             if_exists="resume",
             stop={"training_iteration": 24},
-            # A checkpoint that another trial goes on from is kept until that one has its own, whatever this says.
+            # A checkpoint that another trial starts from is kept until that trial has saved its own.
             checkpoint_config=tune.CheckpointConfig(num_to_keep=1, checkpoint_at_end=True),
         ),
     ).fit()

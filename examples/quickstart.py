@@ -1,6 +1,6 @@
-"""A real small experiment that is killed with ``kill -9`` in the middle and goes on as if nothing had happened.
+"""A small real experiment that is killed with ``kill -9`` halfway and resumes without losing anything.
 
-Trains linear classifiers on scikit-learn's handwritten digits. The training function writes its own diary: a line,
+Trains linear classifiers on scikit-learn's handwritten digits. The training function keeps its own diary: a line,
 fsynced, after every ``report()`` that returned. At the end the diary is compared with what holdfast recorded.
 
 Run it with ``make quickstart``.
@@ -41,7 +41,7 @@ def train(config: dict) -> None:
 
     for epoch in range(start + 1, EPOCHS + 1):
         model.partial_fit(x_train, y_train, classes=range(10))
-        time.sleep(0.05)  # so that there is something to watch
+        time.sleep(0.05)  # slow enough to watch
         with tune.checkpoint_dir() as directory:
             (Path(directory) / "model.pkl").write_bytes(pickle.dumps({"model": model, "epoch": epoch}))
             tune.report({"accuracy": model.score(x_test, y_test)}, checkpoint=tune.Checkpoint.from_directory(directory))
@@ -95,7 +95,7 @@ def main() -> None:
         root = str(Path(storage) / "digits")
         say(f"2. Killed with `kill -9` after {len(acknowledged)} acknowledged reports. What is left:")
         subprocess.run([sys.executable, "-m", "holdfast", "status", root], check=True)
-        say(f'3. Continue:  Tuner.restore("{root}").fit()')
+        say(f'3. Resume:  Tuner.restore("{root}").fit()')
         results = tune.Tuner.restore(root).fit()
         check(results, acknowledged, Path(storage) / "diary.txt")
         best = results.get_best_result()
@@ -112,10 +112,10 @@ def check(results: tune.ResultGrid, acknowledged: list[str], diary: Path) -> Non
     say(
         f"4. {len(results)} trials finished. Of {len(before)} reports acknowledged before the kill, "
         f"{len(lost)} were lost; {len(lines) - len(set(lines))} epochs were trained twice; "
-        f"{rows} rows recorded, {doubled} doubled."
+        f"{rows} rows recorded, {doubled} duplicated."
     )
     if lost or doubled or rows != TRIALS * EPOCHS:
-        raise SystemExit("That is not what holdfast promises: please report it.")
+        raise SystemExit("This must not happen: please report it.")
 
 
 def shown(config: dict) -> dict:

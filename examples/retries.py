@@ -1,7 +1,7 @@
 """Trials that crash and recover: an exception, a process that is killed, and one that hangs.
 
-Each trial meets its misfortune once, half-way, and is retried from its latest checkpoint. Every step appears once in
-the results, however often it was tried.
+Each trial fails once, halfway, and is retried from its latest checkpoint. Every step appears once in
+the results, however often it was retried.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Watch(tune.Callback):
     """Says what is being retried."""
 
     def on_trial_recover(self, trial, **info) -> None:
-        print(f"{trial.config['misfortune']}: failure {trial.num_failures}, will be tried again")
+        print(f"{trial.config['misfortune']}: failure {trial.num_failures}, will be retried")
 
 
 def main(storage: str) -> tune.ResultGrid:

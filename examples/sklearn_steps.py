@@ -1,4 +1,4 @@
-"""An estimator of scikit-learn that learns in steps; a trial that is killed goes on with the step that it was in.
+"""An estimator of scikit-learn that learns in steps; a killed trial resumes with the step that it was in.
 
 Needs scikit-learn: pip install 'holdfast[sklearn]'
 """

@@ -1,4 +1,4 @@
-"""All ways to say when a trial, or the whole experiment, has had enough."""
+"""All ways to stop a trial or the whole experiment."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def main(storage: str) -> dict[str, tune.ResultGrid]:
         ).fit()
         print(f"{name}: {[len(result.metrics_history) for result in found[name]]} iterations")
 
-    # A budget for the whole experiment counts only the time in which a driver was alive.
+    # A budget for the whole experiment counts only the time during which a driver runs.
     found["budget"] = tune.Tuner(
         train,
         param_space={"floor": tune.uniform(0, 1)},

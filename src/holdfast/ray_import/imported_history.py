@@ -232,8 +232,8 @@ class ImportedHistory:
         record = None if index is None else self._state.trials[other].find(index)
         if record is None or record.stored != Stored.COMMITTED:
             self._source.notes.append(
-                f"trial {source.id} was to go on from {latest.folder}/{latest.name}, which is "
-                f"{describe(self._from / latest.folder / latest.name)}: it goes on from its own latest checkpoint"
+                f"trial {source.id} was about to continue from {latest.folder}/{latest.name}, which is "
+                f"{describe(self._from / latest.folder / latest.name)}: it resumes from its own latest checkpoint"
             )
             return None
         return other, record.index

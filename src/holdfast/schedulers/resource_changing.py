@@ -224,7 +224,7 @@ class ResourceChangingScheduler(TrialScheduler):
         if request is None:
             return verdict
         view.resize_trial(trial, request)
-        view.reason = f"goes on with {', '.join(f'{amount:g} {name}' for name, amount in request.items())}"
+        view.reason = f"continues with {', '.join(f'{amount:g} {name}' for name, amount in request.items())}"
         return self.PAUSE
 
     def on_trial_pause(self, view: ExperimentView, trial: TrialView) -> None:

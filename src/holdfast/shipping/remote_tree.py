@@ -56,7 +56,7 @@ class RemoteTree:
             with open(fd, "r+b", buffering=0) as file:
                 size = file.seek(0, os.SEEK_END)
                 if piece.offset > size:
-                    raise parts.damaged(key, f"goes on at byte {piece.offset} of {piece.file}, which has {size}")
+                    raise parts.damaged(key, f"continues at byte {piece.offset} of {piece.file}, which has {size}")
                 file.seek(piece.offset)
                 there = file.read(len(data))
                 if there != data[: len(there)]:
