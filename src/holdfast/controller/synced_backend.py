@@ -165,7 +165,9 @@ class SyncedBackend(LocalBackend):
         if not is_same:
             raise _other_experiment(address, f"{self._root.path} is another experiment than that at {address}.")
         if is_newer and not takeover:
-            raise _other_experiment(address, f"{address} was resumed on another machine, with a newer state than this one.")
+            raise _other_experiment(
+                address, f"{address} was resumed on another machine, with a newer state than this one."
+            )
 
     def open(self, claim: Claim) -> Journal:
         self._journal = SyncedJournal.create_or_append(self._root.path, claim, durability=self._durability)
