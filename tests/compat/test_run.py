@@ -145,6 +145,25 @@ def test_resources_per_trial_are_what_a_trial_asks_for(tmp_path: Path) -> None:
         tune.run(wrapped, resources_per_trial={"cpu": 2}, storage_path=tmp_path, verbose=0)
 
 
+@pytest.mark.parametrize("resources", [{"cpu": 2}, {"cpu": 2, "gpu": 0}, tune.PlacementGroupFactory([{"CPU": 2}])])
+def test_resources_per_trial_are_what_a_class_asks_for(tmp_path: Path, resources: Any) -> None:
+    tune.register_trainable("named class", Count)
+    for trainable in (Count, "named class"):
+        trials = tune.run(trainable, None, None, None, resources, storage_path=tmp_path, verbose=0).trials
+        assert trials[0].placement_group_factory.required_resources == {"CPU": 2.0}
+
+
+def test_resources_per_trial_are_refused_if_the_class_asks_itself(tmp_path: Path) -> None:
+    class Greedy(Count):
+        @classmethod
+        def default_resource_request(cls, config: dict[str, Any]) -> Any:
+            return tune.PlacementGroupFactory([{"CPU": config.get("cpus", 1)}])
+
+    for trainable in (Greedy, tune.with_resources(Count, {"cpu": 1})):
+        with pytest.raises(tune.TuneError, match="Please clear the `resources_per_trial` option"):
+            tune.run(trainable, resources_per_trial={"cpu": 2}, storage_path=tmp_path, verbose=0)
+
+
 def test_arguments_without_a_meaning_are_ignored_with_a_warning(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="ignores with_server=True, queue_trials=True"):
         tune.run(score, with_server=True, queue_trials=True, storage_path=tmp_path, verbose=0)
@@ -272,10 +291,15 @@ def test_experiments_of_one_call_run_at_the_same_time(tmp_path: Path, capsys: py
     assert {line.partition(":")[0] for line in lines} == {"first", "second"}
 
 
+class Another(Count):
+    """A second class of trials."""
+
+
 @pytest.mark.parametrize(
     ("change", "at_once"),
     [
         ({}, 2),
+        ({"resources_per_trial": {"cpu": 1}}, 2),
         ({"resources_per_trial": {"cpu": 2}}, 1),
         ({"resources_per_trial": {"cpu": 1, "gpu": 1}}, 1),
         ({"search_alg": "random"}, 1),
@@ -284,8 +308,9 @@ def test_experiments_of_one_call_run_at_the_same_time(tmp_path: Path, capsys: py
 )
 def test_experiments_share_the_machine_only_if_they_can(change: dict[str, Any], at_once: int) -> None:
     given = {"name": None, "search_alg": None, "resources_per_trial": None, "export_formats": None}
-    jobs = [(trainable, {**given, "name": trainable.__name__, **change}) for trainable in (meets, score)]
-    assert how_many_at_once(jobs) == at_once
+    for trainables in ((meets, score), (Count, Another)):
+        jobs = [(each, {**given, "name": each.__name__, **change}) for each in trainables]
+        assert how_many_at_once(jobs) == at_once
 
 
 def test_ctrl_c_ends_all_experiments_and_they_can_be_resumed(tmp_path: Path) -> None:

@@ -277,10 +277,20 @@ def resources_of(
 def asks_by_config(trainable: Any) -> bool:
     """Whether what a trial of ``trainable`` asks for depends on its config."""
     if isinstance(trainable, type):
-        return getattr(trainable, "default_resource_request", None) is not None
+        return _class_asks_by_config(trainable)
     if isinstance(trainable, functools.partial):
         return asks_by_config(trainable.func)
     return isinstance(trainable, BoundFunction) and callable(trainable._holdfast_bound[1])
+
+
+def _class_asks_by_config(trainable: type) -> bool:
+    """Whether a class overrides ``default_resource_request``, other than by resources that ``with_resources`` fixed."""
+    for kind in trainable.__mro__:
+        own = vars(kind)
+        if "default_resource_request" in own:
+            bound = own.get("_holdfast_bound")
+            return "_holdfast_trainable" not in own if bound is None else callable(bound[1])
+    return False
 
 
 def _declared_resources(trainable: Any, config: Mapping[str, Any]) -> Any:
