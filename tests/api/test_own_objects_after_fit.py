@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,9 @@ import pytest
 import holdfast as tune
 from holdfast.schedulers import AsyncHyperBandScheduler, FIFOScheduler
 from holdfast.search import ConcurrencyLimiter, Searcher, SobolSearch
+from holdfast.search.nevergrad import NevergradSearch
+from holdfast.search.optuna import OptunaSearch
+from holdfast.search.zoopt import ZOOptSearch
 from holdfast.stopper import Stopper
 
 Make = Callable[..., tune.Tuner]
@@ -137,17 +141,38 @@ def test_the_inner_searcher_learns_as_well(make_tuner: Make, tmp_path: Path) -> 
     assert len(inner.told) == 2
 
 
-def test_our_own_searcher_continues_where_it_was(make_tuner: Make, tmp_path: Path) -> None:
-    space = {"x": tune.uniform(0, 1)}
-    whole = make_tuner(train, space, search_alg=SobolSearch(seed=3), num_samples=4, metric="loss", mode="min").fit()
-    first = SobolSearch(seed=3)
-    more = {"metric": "loss", "mode": "min", "num_samples": 2}
-    one = make_tuner(train, space, search_alg=first, name="one", **more).fit()
-    first.save(str(tmp_path / "sobol"))
-    second = SobolSearch(seed=3)
-    second.restore(str(tmp_path / "sobol"))
-    two = make_tuner(train, space, search_alg=second, name="two", **more).fit()
-    assert [r.config["x"] for r in [*one, *two]] == [r.config["x"] for r in whole]
+CONTINUING: dict[str, tuple[str, Callable[[], Searcher]]] = {
+    "sobol": ("holdfast", lambda: SobolSearch(seed=3)),
+    "optuna": ("optuna", lambda: OptunaSearch(seed=3)),
+    "optuna with its own metric": ("optuna", lambda: OptunaSearch(metric="loss", mode="min", seed=3)),
+    "limited optuna": ("optuna", lambda: ConcurrencyLimiter(OptunaSearch(seed=3), max_concurrent=1)),
+    "nevergrad": ("nevergrad", lambda: NevergradSearch("OnePlusOne")),
+    "zoopt": ("zoopt", lambda: ZOOptSearch(budget=20)),
+}
+
+
+@pytest.mark.parametrize("is_saved", [True, False], ids=["saved", "the same object"])
+@pytest.mark.parametrize(("library", "make"), CONTINUING.values(), ids=CONTINUING)
+def test_our_own_searchers_continue_where_they_were(
+    make_tuner: Make, tmp_path: Path, library: str, make: Callable[[], Searcher], is_saved: bool
+) -> None:
+    pytest.importorskip(library)
+
+    def configs(searcher: Searcher, num_samples: int, name: str) -> list[float]:
+        more = {"metric": "loss", "mode": "min", "max_concurrent_trials": 1, "seed": 5}
+        space = {"x": tune.uniform(0, 1)}
+        with warnings.catch_warnings():
+            warnings.filterwarnings("ignore", "max_concurrent_trials=1 is said twice")
+            grid = make_tuner(train, space, search_alg=searcher, num_samples=num_samples, name=name, **more).fit()
+        return [result.config["x"] for result in grid]
+
+    first = make()
+    one = configs(first, 2, "one")
+    first.save(str(tmp_path / "memory"))
+    second = make() if is_saved else first
+    if is_saved:
+        second.restore(str(tmp_path / "memory"))
+    assert one + configs(second, 2, "two") == configs(make(), 4, "whole")
 
 
 def test_a_scheduler_or_a_stop_rule_may_serve_two_experiments(make_tuner: Make) -> None:

@@ -149,6 +149,16 @@ def test_memory_survives_in_a_file(tmp_path: Path) -> None:
         assert two.suggest("12") == pickle.loads(cloudpickle.dumps(one)).suggest("12")
 
 
+def test_a_restored_search_takes_only_the_space_that_it_knows() -> None:
+    search, space = OptunaSearch(seed=3), {"x": tune.uniform(0, 1)}
+    assert search.set_search_properties("loss", "min", space)
+    told(search, "0", 0.5)
+    expected = pickle.loads(cloudpickle.dumps(search)).suggest("1")
+    assert not search.set_search_properties("loss", "min", {"x": tune.uniform(0, 2)})
+    assert search.set_search_properties("loss", "min", space)
+    assert search.suggest("1") == expected
+
+
 # --- results that are none
 
 

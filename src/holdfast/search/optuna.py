@@ -149,8 +149,12 @@ class OptunaSearch(PickledSearcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:
-        if self._own_space is not None and has_domains(config):
+        if has_domains(config) and (self._own_space is not None or not self._fits(config)):
             return False
+        if self._study is not None:
+            # It was restored, or used before, and keeps what it has learned. Trials of that experiment end in no other.
+            self._open, self._outside, self._failed = {}, set(), {}
+            return True
         super().__init__(
             self._metric if self._metric is not None else metric, self._mode if self._mode is not None else mode
         )
@@ -159,6 +163,14 @@ class OptunaSearch(PickledSearcher):
             self._space = dict(config)
         self._begin()
         return True
+
+    def _fits(self, config: Mapping[str, Any]) -> bool:
+        """Whether the study, if there is one, searches that space."""
+        if self._parameters is None:
+            return True
+        spaces = (self._parameters, Parameters(config, "OptunaSearch"))
+        known, given = ([(name, repr(domain)) for name, domain in space.all().items()] for space in spaces)
+        return known == given
 
     # --- beginning
 
