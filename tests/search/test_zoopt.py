@@ -76,6 +76,15 @@ def test_two_searches_in_one_process_do_not_share_zoopts_global_variables():
     assert told == alone
 
 
+def test_a_seed_of_its_own_decides():
+    def first(seed: int) -> Any:
+        search = ZOOptSearch(budget=20, metric="loss", mode="min", seed=seed)
+        search.set_search_properties(None, None, NUMBERS, seed=0)
+        return search.suggest("a")
+
+    assert first(1) == first(1) != first(2)
+
+
 def test_dimensions_of_zoopts_own_are_a_space():
     kinds = zoopt.ValueType
     space = {

@@ -42,7 +42,8 @@ class ZOOptSearch(LibrarySearcher):
         points_to_evaluate: Configurations to try first. What they leave out is drawn at random. They count among those
             that are drawn at random.
         parallel_num: How many trials may be open at once after the random beginning.
-        kwargs: Further arguments of ZOOpt's ``Parameter``, such as ``exploration_rate``.
+        kwargs: Further arguments of ZOOpt's ``Parameter``, such as ``exploration_rate``; a ``seed`` counts instead of
+            the experiment's.
 
     A trial that failed, or whose metric is missing, NaN or infinite, counts as bad as the worst trial so far. When
     every point of a finite space has been tried, the search is over.
@@ -81,7 +82,7 @@ class ZOOptSearch(LibrarySearcher):
             )
         if isinstance(parallel_num, bool) or not isinstance(parallel_num, int) or parallel_num < 1:
             raise InvalidInputError(f"parallel_num must be a whole number above 0, got {parallel_num!r}.")
-        super().__init__(_domains(dim_dict), metric, mode, points_to_evaluate, None)
+        super().__init__(_domains(dim_dict), metric, mode, points_to_evaluate, kwargs.pop("seed", None))
         self._budget = budget
         self._parallel = parallel_num
         self._kwargs = kwargs
