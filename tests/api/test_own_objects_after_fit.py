@@ -12,7 +12,7 @@ import pytest
 
 import holdfast as tune
 from holdfast.schedulers import AsyncHyperBandScheduler, FIFOScheduler
-from holdfast.search import ConcurrencyLimiter, Searcher, SobolSearch
+from holdfast.search import ConcurrencyLimiter, Repeater, Searcher, SobolSearch
 from holdfast.search.nevergrad import NevergradSearch
 from holdfast.search.optuna import OptunaSearch
 from holdfast.search.zoopt import ZOOptSearch
@@ -205,4 +205,48 @@ def test_a_wrapper_keeps_the_memory_of_a_searcher_that_cannot_save() -> None:
     limiter.suggest("a")
     other = ConcurrencyLimiter(Unsaved(), max_concurrent=2)
     other.set_state(limiter.get_state())
+    assert other.suggest("b") == {"x": 1}
+
+
+class SavesNothing(Counting):
+    def save(self, checkpoint_path: str) -> None:
+        pass
+
+
+class SavesNever(Counting):
+    def save(self, checkpoint_path: str) -> None:
+        raise NotImplementedError
+
+
+WRAPPERS: dict[str, Callable[[Searcher], Searcher]] = {
+    "alone": lambda searcher: searcher,
+    "limited": lambda searcher: ConcurrencyLimiter(searcher, max_concurrent=1),
+    "in batches": lambda searcher: ConcurrencyLimiter(searcher, max_concurrent=2, batch=True),
+    "repeated": lambda searcher: Repeater(searcher, repeat=2, set_index=False),
+}
+
+
+@pytest.mark.parametrize("wrap", WRAPPERS.values(), ids=WRAPPERS)
+@pytest.mark.parametrize("kind", [SavesNothing, SavesNever])
+def test_a_searcher_with_a_save_that_does_nothing_is_told_everything_again(
+    crashed: Callable[..., None], root: Path, wrap: Callable[[Searcher], Searcher], kind: type[Counting]
+) -> None:
+    crashed(train, {}, after=3, search_alg=wrap(kind()), num_samples=4, engine=tune.LocalEngine(cpus=1))
+    inner = kind()
+    again = tune.TuneConfig(search_alg=wrap(inner), num_samples=4)
+    grid = tune.Tuner.restore(str(root), train, tune_config=again).fit()
+    suggested = 2 if isinstance(wrap(kind()), Repeater) else 4
+    assert sorted({result.config["x"] for result in grid}) == list(range(suggested))
+    assert (inner.next, len(inner.told)) == (suggested, suggested)
+
+
+@pytest.mark.parametrize("kind", [SavesNothing, SavesNever])
+def test_a_wrapper_keeps_the_attributes_of_a_searcher_whose_save_does_nothing(
+    tmp_path: Path, kind: type[Counting]
+) -> None:
+    limiter = ConcurrencyLimiter(kind(), max_concurrent=2)
+    limiter.suggest("a")
+    limiter.save(str(tmp_path / "memory"))
+    other = ConcurrencyLimiter(kind(), max_concurrent=2)
+    other.restore(str(tmp_path / "memory"))
     assert other.suggest("b") == {"x": 1}

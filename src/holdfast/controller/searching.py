@@ -23,6 +23,7 @@ from holdfast.core.state import State
 from holdfast.errors import StorageFullError
 from holdfast.search.replayable import (
     Answer,
+    CannotSaveError,
     Item,
     NoMoreSuggestions,
     NotNow,
@@ -30,6 +31,7 @@ from holdfast.search.replayable import (
     ReplayableSearcher,
     Script,
     Suggested,
+    wraps_unsaved,
 )
 from holdfast.search.searcher import Searcher, can_snapshot, warn_not_deterministic
 from holdfast.search.spaces import Filler
@@ -58,7 +60,7 @@ class Save(msgspec.Struct, frozen=True):
 
 class MemorySaved(msgspec.Struct, frozen=True):
     heard: int
-    adapter: bytes
+    adapter: bytes  # empty if the searcher could not save
 
 
 class Created(msgspec.Struct, frozen=True):
@@ -88,10 +90,10 @@ class LearningProposer:
 
     def __init__(self, make_adapter: Callable[[], ReplayableSearcher], script: Script, filler: Filler) -> None:
         self._make_adapter = make_adapter
-        self._adapter = adapter = make_adapter()
+        self._adapter = make_adapter()
         self._script = script
         self._filler = filler
-        self._keeps_memory = can_snapshot(adapter.searcher)
+        self._keeps_memory = False
         self._warned = False
         self._created = 0
         self._memory = b""
@@ -163,8 +165,10 @@ class LearningProposer:
         self._describe = describe
         self._wake = wake
         self._ready.extend(Said(0, answer) for answer in self._adapter.unclaimed())
-        if self._keeps_memory:
-            self._memory = self._adapter.get_state(self._created)
+        searcher = self._adapter.searcher
+        if can_snapshot(searcher) and not wraps_unsaved(searcher):
+            self._memory = self._saved(self._created)
+        self._keeps_memory = bool(self._memory)
         if threaded:
             self._thread = threading.Thread(target=self._work, name="holdfast-searcher", daemon=True)
             self._thread.start()
@@ -230,6 +234,8 @@ class LearningProposer:
             message = self._outbox.get_nowait()
             if isinstance(message, MemorySaved):
                 self._saving = False
+                if not message.adapter:
+                    continue  # what it saved before, and was told since, serves as well
                 self._memory = message.adapter
                 while len(self._later) > self._heard - message.heard:
                     self._later.popleft()
@@ -266,7 +272,7 @@ class LearningProposer:
                 case Created(count):
                     self._adapter.forget(count)
                 case Save(heard, created):
-                    self._outbox.put(MemorySaved(heard, self._adapter.get_state(created)))
+                    self._outbox.put(MemorySaved(heard, self._saved(created)))
                 case _:
                     self._passed_on += 1
                     for answer in self._adapter.hear(item):
@@ -277,6 +283,13 @@ class LearningProposer:
         finally:
             self._wake()
         return True
+
+    def _saved(self, created: int) -> bytes:
+        """The adapter's memory; empty if the searcher cannot save it now."""
+        try:
+            return self._adapter.get_state(created)
+        except CannotSaveError:
+            return b""
 
 
 def _is_end(said: Said | Exception) -> bool:

@@ -303,6 +303,9 @@ class ReplayableSearcher:
 
         Args:
             created: How many trials there are, so that suggestions which became one are not kept.
+
+        Raises:
+            CannotSaveError: The searcher cannot.
         """
         self.forget(created)
         unclaimed, pickled = list(self._unclaimed), b""
@@ -370,17 +373,46 @@ def _has_objects(suggested: Suggested) -> bool:
     return bool(found)
 
 
+class CannotSaveError(Exception):
+    """The searcher has ``save``, but it raises NotImplementedError or writes nothing: an interface, not filled in."""
+
+
 def dump_memory(searcher: Searcher) -> bytes:
-    """All that a searcher remembers, by whichever way it has for that."""
+    """All that a searcher remembers, by whichever way it has for that.
+
+    Raises:
+        CannotSaveError: It has no way.
+    """
     import cloudpickle
 
+    try:
+        return bytes(cloudpickle.dumps(_memory_of(searcher)))
+    except NotImplementedError as error:
+        raise CannotSaveError(f"{type(searcher).__name__} cannot save its memory") from error
+
+
+def _memory_of(searcher: Searcher) -> Any:
     if type(searcher).get_state is not Searcher.get_state:
-        return bytes(cloudpickle.dumps(searcher.get_state()))
+        return searcher.get_state()
     with tempfile.TemporaryDirectory(prefix="holdfast-searcher-") as directory:
         path = os.path.join(directory, "searcher")
         searcher.save(path)
+        if not os.path.isfile(path):
+            raise NotImplementedError
         with open(path, "rb") as file:
-            return bytes(cloudpickle.dumps(file.read()))
+            return file.read()
+
+
+def wraps_unsaved(searcher: Searcher) -> bool:
+    """Does it wrap a searcher that cannot save its memory?"""
+    inner = getattr(searcher, "searcher", None)
+    if not isinstance(inner, Searcher):
+        return False
+    try:
+        dump_memory(inner)
+    except CannotSaveError:
+        return True
+    return wraps_unsaved(inner)
 
 
 def load_memory(searcher: Searcher, memory: bytes) -> None:

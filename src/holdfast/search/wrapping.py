@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -10,6 +11,9 @@ from holdfast.errors import CannotWrapError
 from holdfast.search import replayable
 from holdfast.search.searcher import Searcher, can_snapshot
 from holdfast.storage.local import write_atomic
+
+ATTRIBUTES = "searcher_is_attributes"
+"""Where a memory says whether the part of the searcher inside is its attributes, or what it has saved itself."""
 
 
 class WrappedSearcher(Searcher):
@@ -75,22 +79,20 @@ class WrappedSearcher(Searcher):
     # --- both memories
 
     def get_state(self) -> dict[str, Any]:
-        """The memories of both."""
-        return {"searcher": self._inner_memory(), **{name: getattr(self, name) for name in self._kept}}
-
-    def _inner_memory(self) -> bytes:
-        """The memory of the searcher inside; of one that cannot save, all of its attributes."""
+        """The memories of both; of a searcher inside that cannot save, all of its attributes."""
+        kept = {name: getattr(self, name) for name in self._kept}
         if can_snapshot(self.searcher):
-            return replayable.dump_memory(self.searcher)
+            with contextlib.suppress(replayable.CannotSaveError):
+                return {"searcher": replayable.dump_memory(self.searcher), ATTRIBUTES: False, **kept}
         import cloudpickle
 
-        return bytes(cloudpickle.dumps(vars(self.searcher)))
+        return {"searcher": bytes(cloudpickle.dumps(vars(self.searcher))), ATTRIBUTES: True, **kept}
 
     def set_state(self, state: dict[str, Any]) -> None:
-        if can_snapshot(self.searcher):
-            replayable.load_memory(self.searcher, state["searcher"])
-        else:
+        if state.get(ATTRIBUTES, not can_snapshot(self.searcher)):  # older memories do not say so
             vars(self.searcher).update(pickle.loads(state["searcher"]))
+        else:
+            replayable.load_memory(self.searcher, state["searcher"])
         for name in self._kept:
             setattr(self, name, state[name])
 
