@@ -188,6 +188,22 @@ def test_a_scheduler_may_ask_for_checkpoints_and_look_at_trials(tmp_path: Path) 
     assert len(result.best_checkpoints) == STEPS, "one for each result that was judged, and the last"
 
 
+class OfTheFirstVersions(FIFOScheduler):
+    """Its methods have the arguments that they had in Ray Tune 1."""
+
+    def set_search_properties(self, metric: str | None, mode: str | None) -> bool:  # type: ignore[override]
+        return True
+
+    def on_trial_result(self, trial_runner: Any, trial: Any, result: dict[str, Any]) -> str:
+        return TrialScheduler.STOP if result["step"] == 2 else TrialScheduler.CONTINUE
+
+
+def test_a_scheduler_whose_methods_have_older_arguments(tmp_path: Path) -> None:
+    for scheduler in (OfTheFirstVersions(), tune.schedulers.ResourceChangingScheduler(OfTheFirstVersions())):
+        grid = run(tmp_path / type(scheduler).__name__, train, scheduler, [1, 2])
+        assert [result.metrics["step"] for result in grid] == [2, 2]
+
+
 @pytest.mark.parametrize(
     ("module", "name"),
     [

@@ -8,7 +8,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from holdfast.compat.tune.search import UNDEFINED_METRIC_MODE, UNDEFINED_SEARCH_SPACE, Searcher
+from holdfast.compat.tune.search import (
+    UNDEFINED_METRIC_MODE,
+    UNDEFINED_SEARCH_SPACE,
+    ConcurrencyLimiter,
+    Searcher,
+)
 from holdfast.compat.tune.search.sample import Categorical, Float, Integer, LogUniform, Quantized
 from holdfast.compat.tune.search.variant_generator import format_vars, generate_variants, parse_spec_vars
 from holdfast.compat.tune.utils.util import flatten_dict, is_nan_or_inf, unflatten_dict, validate_warmstart
@@ -162,6 +167,39 @@ def test_a_searcher_that_goes_through_variants_and_waits(tmp_path: Path) -> None
     assert sorted((r.config["x"], r.config["net"]["width"]) for r in grid) == [(1, 3), (1, 4), (2, 3), (2, 4)]
     assert sorted(searcher.tags.values()) == ["width=3,x=1", "width=3,x=2", "width=4,x=1", "width=4,x=2"]
     assert len(searcher.ended) == 4
+
+
+class OfTheFirstVersions(Searcher):
+    """Counts; its methods have the arguments that they had in Ray Tune 1."""
+
+    def __init__(self, **older: Any) -> None:
+        super().__init__(metric="loss", mode="min", **older)
+        self.count, self.told = 0, 0
+
+    def set_search_properties(self, metric: str | None, mode: str | None, config: dict[str, Any]) -> bool:  # type: ignore[override]
+        self.space = config
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        self.count += 1
+        return {"x": self.count, "net": {"width": 1}, "kind": "k"}
+
+    def on_trial_complete(self, trial_id: str, result: dict[str, Any] | None = None, error: bool = False) -> None:
+        self.told += 1
+
+
+@pytest.mark.parametrize("is_limited", [False, True])
+def test_a_searcher_whose_methods_have_older_arguments(tmp_path: Path, is_limited: bool) -> None:
+    searcher = OfTheFirstVersions()
+    given = ConcurrencyLimiter(searcher, max_concurrent=2) if is_limited else searcher
+    assert len(run(tmp_path, given, 3, {"more": 5})) == 3
+    assert (searcher.told, searcher.space) == (3, {"more": 5})
+
+
+def test_older_arguments_of_searchers_are_ignored_with_a_hint() -> None:
+    with pytest.warns(DeprecationWarning, match=r"max_concurrent=2 and use_early_stopped_trials=True.*Limiter") as told:
+        OfTheFirstVersions(max_concurrent=2, use_early_stopped_trials=True)
+    assert [warning.filename for warning in told] == [__file__]
 
 
 def test_a_space_is_taken_apart() -> None:

@@ -1,4 +1,4 @@
-"""Keyword arguments that a class does not have: refused with the name that was probably meant.
+"""Keyword arguments that a class or function does not have: refused with the name that was probably meant, or left out.
 
 Owns that refusal for classes whose constructors are written by hand. Must never: know a particular class.
 """
@@ -43,6 +43,15 @@ def keywords_of(function: Callable[..., Any]) -> list[str] | None:
         return None
     by_name = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
     return [parameter.name for parameter in parameters if parameter.kind in by_name]
+
+
+def accepted(function: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, Any]:
+    """The arguments that ``function`` takes."""
+    parameters = inspect.signature(function).parameters.values()
+    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
+        return kwargs
+    names = {parameter.name for parameter in parameters}
+    return {key: value for key, value in kwargs.items() if key in names}
 
 
 def suggestion(name: str, known: Collection[str]) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.config import TuneConfig
+from holdfast.config.arguments import accepted
 from holdfast.controller.advice import objective_text
 from holdfast.controller.replay import Memory
 from holdfast.controller.searching import LearningProposer
@@ -82,7 +83,9 @@ def make_scheduler(config: TuneConfig, seed: int) -> TrialScheduler:
             "an object of a class derived from tune.schedulers.TrialScheduler."
         )
     scheduler: TrialScheduler = copied(given)
-    if not scheduler.set_search_properties(config.metric, config.mode, seed=seed, num_samples=config.num_samples):
+    take = scheduler.set_search_properties
+    spec = {"seed": seed, "num_samples": config.num_samples}  # which Ray Tune's schedulers did not take once
+    if not take(config.metric, config.mode, **accepted(take, spec)):
         raise InvalidInputError(
             f"TuneConfig has metric={config.metric!r} and mode={config.mode!r}, but {type(scheduler).__name__} was "
             f"already instantiated with metric={scheduler.metric!r} and mode={scheduler.mode!r}. Give them in one "
@@ -105,11 +108,9 @@ def make_searcher(config: TuneConfig, space: Mapping[str, Any], seed: int) -> Se
             "object of a class derived from tune.search.Searcher."
         )
     searcher: Searcher = copied(given)
-    name = type(searcher).__name__
-    taken = searcher.set_search_properties(
-        config.metric, config.mode, unpack_space(space), seed=seed, num_samples=config.num_samples
-    )
-    if not taken and has_domains(space):
+    name, take = type(searcher).__name__, searcher.set_search_properties
+    spec = {"seed": seed, "num_samples": config.num_samples}  # which Ray Tune's searchers did not take once
+    if not take(config.metric, config.mode, unpack_space(space), **accepted(take, spec)) and has_domains(space):
         raise InvalidInputError(
             f"param_space has something to search, but {name} does not take it: it was already instantiated with a "
             "search space, a metric or a mode of its own, or cannot be given one. Put everything in one place."

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
+from holdfast.config.arguments import accepted
 from holdfast.config.resources import PlacementGroupFactory, flat_request, request_from_dict
 from holdfast.core.policies import Reconfigure, Resize, Stop
 from holdfast.core.state import Status, units
@@ -109,7 +110,8 @@ class ResourceChangingScheduler(TrialScheduler):
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Hand them on."""
         self._metric, self._mode, self._seed = metric, mode, spec.get("seed", self._seed)
-        return self._base.set_search_properties(metric, mode, **spec)
+        take = self._base.set_search_properties
+        return take(metric, mode, **accepted(take, spec))
 
     def check_ready(self) -> None:
         """Refuse to begin without what the base scheduler or the allocation function needs."""

@@ -6,6 +6,7 @@ import inspect
 from importlib import import_module
 from typing import Any
 
+from holdfast.config.arguments import accepted
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import TrialScheduler
 
@@ -56,12 +57,3 @@ def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
         needed = ", ".join(missing)
         raise InvalidInputError(f"{name!r} needs more than its name: create_scheduler({name!r}, {needed}).")
     return made(**accepted(made, kwargs))  # type: ignore[no-any-return]
-
-
-def accepted(made: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments that ``made`` takes."""
-    parameters = inspect.signature(made).parameters.values()
-    if any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters):
-        return kwargs
-    names = {parameter.name for parameter in parameters}
-    return {key: value for key, value in kwargs.items() if key in names}

@@ -35,6 +35,8 @@ class Searcher(KnownArguments):
     Args:
         metric: What to optimise, or a list of such; None takes the experiment's.
         mode: "min" or "max", or a list of such.
+        max_concurrent: Ignored; now ``ConcurrencyLimiter``, or ``TuneConfig(max_concurrent_trials=...)``.
+        use_early_stopped_trials: Ignored; searchers learn from trials that a scheduler has stopped, too.
     """
 
     FINISHED: Literal["FINISHED"] = "FINISHED"
@@ -43,8 +45,16 @@ class Searcher(KnownArguments):
     scheduler_class = ""
     """Name of the scheduler that carries out what its suggestions say, for those that say more than a config."""
 
-    def __init__(self, metric: str | Sequence[str] | None = None, mode: str | Sequence[str] | None = None) -> None:
+    def __init__(
+        self,
+        metric: str | Sequence[str] | None = None,
+        mode: str | Sequence[str] | None = None,
+        max_concurrent: int | None = None,
+        use_early_stopped_trials: bool | None = None,
+    ) -> None:
         _check_objectives(metric, mode)
+        older = {"max_concurrent": max_concurrent, "use_early_stopped_trials": use_early_stopped_trials}
+        _hint({name: value for name, value in older.items() if value is not None})
         self._metric = metric
         self._mode = mode
 
@@ -220,6 +230,16 @@ def checked_seed(seed: Any, argument: str = "seed") -> int:
         ) from error
     except InvalidInputError as error:
         raise InvalidInputError(f"{argument} must not be negative, got {seed!r}. Pass for example 42.") from error
+
+
+def _hint(ignored: Mapping[str, Any]) -> None:
+    if ignored:
+        words = " and ".join(f"{name}={value!r}" for name, value in ignored.items())
+        warn_user(
+            f"Searcher() ignores {words}, of older versions. To limit trials write ConcurrencyLimiter(searcher, "
+            "max_concurrent=...); searchers always learn from trials that were stopped early.",
+            DeprecationWarning,
+        )
 
 
 def _check_objectives(metric: Any, mode: Any) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
+from holdfast.config.arguments import accepted
 from holdfast.errors import InvalidInputError
-from holdfast.schedulers.scheduler_names import accepted
 
 SEARCHERS = {
     "random": ("basic_variant", "BasicVariantGenerator"),

@@ -7,6 +7,7 @@ import pickle
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.config.arguments import accepted
 from holdfast.errors import CannotWrapError
 from holdfast.search import replayable
 from holdfast.search.searcher import Searcher, can_snapshot
@@ -58,7 +59,8 @@ class WrappedSearcher(Searcher):
     def set_search_properties(
         self, metric: str | None, mode: str | None, config: Mapping[str, Any], **spec: Any
     ) -> bool:
-        return self.searcher.set_search_properties(metric, mode, config, **spec)
+        take = self.searcher.set_search_properties
+        return take(metric, mode, config, **accepted(take, spec))
 
     def set_max_concurrency(self, max_concurrent: int) -> bool:
         return self.searcher.set_max_concurrency(max_concurrent)

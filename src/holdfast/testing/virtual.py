@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
 
+from holdfast.config.arguments import accepted
 from holdfast.controller.proposing import Describer, VariantProposer
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
@@ -209,7 +210,8 @@ class VirtualDriver:
         own = self._own
         scheduler = make()
         given = None if scheduler.metric else own.metric
-        scheduler.set_search_properties(given, own.mode if given else None, seed=own.seed)
+        take = scheduler.set_search_properties
+        take(given, own.mode if given else None, **accepted(take, {"seed": own.seed}))
         scheduler.check_ready()
         info = ExperimentInfo(root=Path("virtual"), name="virtual", trainable_name="curve")
         return SchedulerAdapter(scheduler, info, results)
@@ -219,9 +221,9 @@ class VirtualDriver:
         if own.searcher is None:
             return None
         searcher = own.searcher()
-        searcher.set_search_properties(
-            own.metric, own.mode, dict(own.space), seed=own.seed, num_samples=own.num_samples
-        )
+        take = searcher.set_search_properties
+        spec = {"seed": own.seed, "num_samples": own.num_samples}
+        take(own.metric, own.mode, dict(own.space), **accepted(take, spec))
         limit = None if own.num_samples == -1 else own.num_samples
         adapter = ReplayableSearcher(searcher, lambda n: trial_id(PREFIX, n), limit)
         has_budgets = self.adapter is not None and hasattr(self.adapter.scheduler, "hyperband_info")
