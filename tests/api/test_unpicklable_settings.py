@@ -11,6 +11,8 @@ from api_trainables import noop
 import holdfast as tune
 from holdfast.callbacks import LoggerCallback
 from holdfast.errors import NotSerializableError
+from holdfast.schedulers import FIFOScheduler
+from holdfast.search import Searcher
 from holdfast.stopper import MaximumIterationStopper
 
 LOCK = threading.Lock()
@@ -40,6 +42,17 @@ class Judges(tune.Stopper):
 
     def stop_all(self) -> bool:
         return False
+
+
+class Searches(Searcher):
+    def __init__(self) -> None:
+        super().__init__("score", "max")
+        self.guard = threading.Lock()
+
+
+class Schedules(FIFOScheduler):
+    def __init__(self) -> None:
+        self.guard = threading.Lock()
 
 
 class Reports(tune.CLIReporter):
@@ -84,6 +97,18 @@ CASES: dict[str, tuple[dict[str, Any], str, str, str]] = {
         "RunConfig.progress_reporter (Reports) is not serializable",
         "RunConfig.progress_reporter.guard: lock",
         "in setup()",
+    ),
+    "searcher": (
+        {"search_alg": Searches()},
+        "TuneConfig.search_alg (Searches) is not serializable",
+        "TuneConfig.search_alg.guard: lock",
+        "__getstate__()",
+    ),
+    "scheduler": (
+        {"scheduler": Schedules()},
+        "TuneConfig.scheduler (Schedules) is not serializable",
+        "TuneConfig.scheduler.guard: lock",
+        "__getstate__()",
     ),
     "name creator": (
         {"trial_name_creator": lambda trial: str(LOCK)},

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 from collections.abc import Callable, Mapping
+from types import SimpleNamespace
 from typing import Any
 
 from holdfast.config import TuneConfig
@@ -22,6 +23,7 @@ from holdfast.search.replayable import ReplayableSearcher, Script
 from holdfast.search.searcher import hears_results
 from holdfast.search.spaces import Filler, has_domains
 from holdfast.space.objects import unpack_space
+from holdfast.trainable.pickling import dump_settings
 from holdfast.views.results import ResultBuilder
 from holdfast.views.trials import ExperimentInfo
 
@@ -34,6 +36,7 @@ def check_algorithms(config: TuneConfig, space: Mapping[str, Any], seed: int) ->
 
     Raises:
         InvalidInputError: It is no scheduler or searcher, or metric, mode or space do not go together.
+        NotSerializableError: It cannot be stored with the experiment.
     """
     scheduler = make_scheduler(config, seed)
     check = getattr(scheduler, "check_compatible", None)
@@ -82,7 +85,7 @@ def make_scheduler(config: TuneConfig, seed: int) -> TrialScheduler:
             f"TuneConfig.scheduler={config.scheduler!r} is not a scheduler. Give one of tune.schedulers, its name, or "
             "an object of a class derived from tune.schedulers.TrialScheduler."
         )
-    scheduler: TrialScheduler = copied(given)
+    scheduler: TrialScheduler = _copied_from(config, given)
     take = scheduler.set_search_properties
     spec = {"seed": seed, "num_samples": config.num_samples}  # which Ray Tune's schedulers did not take once
     if not take(config.metric, config.mode, **accepted(take, spec)):
@@ -107,7 +110,7 @@ def make_searcher(config: TuneConfig, space: Mapping[str, Any], seed: int) -> Se
             f"TuneConfig.search_alg={config.search_alg!r} is not a searcher. Give one of tune.search, its name, or an "
             "object of a class derived from tune.search.Searcher."
         )
-    searcher: Searcher = copied(given)
+    searcher: Searcher = _copied_from(config, given)
     name, take = type(searcher).__name__, searcher.set_search_properties
     spec = {"seed": seed, "num_samples": config.num_samples}  # which Ray Tune's searchers did not take once
     if not take(config.metric, config.mode, unpack_space(space), **accepted(take, spec)) and has_domains(space):
@@ -218,6 +221,14 @@ def _check_limits(config: TuneConfig) -> None:
             "Set it in one place."
         )
     warn_user(f"max_concurrent_trials={wanted} is set twice: by TuneConfig and by the ConcurrencyLimiter.", UserWarning)
+
+
+def _copied_from(config: TuneConfig, given: Any) -> Any:
+    try:
+        return copied(given)
+    except Exception:
+        dump_settings(SimpleNamespace(tune_config=config))  # raises what says which object it is, and what to do
+        raise
 
 
 def copied(value: Any) -> Any:
