@@ -14,7 +14,7 @@ from holdfast.compat.running import run_one
 from holdfast.compat.together import run_all
 from holdfast.config import ResumeConfig
 from holdfast.config.arguments import suggestion
-from holdfast.errors import InvalidTypeError
+from holdfast.errors import InvalidTypeError, TuneError
 from holdfast.messages.warn import warn_user
 
 OLDER = {
@@ -214,6 +214,11 @@ OPTIONS = tuple(DEFAULTS)
 
 def _of(trainable: Any, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
     """The trainable, and all arguments: those of an ``Experiment`` count before those of the call."""
+    if trainable is None:
+        raise TuneError(
+            "You need to provide a trainable: tune.run(train_function) or tune.run(TrainableSubclass). Got None; if a "
+            "call stands there, tune.run(train(config)), leave the brackets out: tune.run(train)."
+        )
     if isinstance(trainable, Experiment):
         return trainable.run, {**given, **trainable.options, "name": trainable.name}
     return trainable, dict(given)
