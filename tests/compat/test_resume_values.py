@@ -219,6 +219,27 @@ def test_remote_needs_an_upload_dir(tmp_path: Path) -> None:
         run(tmp_path, resume="REMOTE")
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("way", ["path", "URI", "sync_config"])
+@pytest.mark.parametrize("local_dir", [None, "local"])
+def test_an_upload_dir_may_be_a_directory(tmp_path: Path, way: str, local_dir: str | None) -> None:
+    """It is where the experiment is, with a ``local_dir`` for copies on this machine, of which there need be none."""
+    place = tmp_path / "up"
+    given: dict[str, Any] = {"name": "exp", "storage_path": None}
+    if way == "sync_config":
+        given["sync_config"] = tune.SyncConfig(upload_dir=place.as_uri())
+    else:
+        given["upload_dir"] = place.as_uri() if way == "URI" else str(place)
+    if local_dir is not None:
+        given["local_dir"] = str(tmp_path / local_dir)
+    with pytest.raises(ValueError, match=r'resume="REMOTE": there is no experiment at .*up/exp'):
+        run(tmp_path, resume="REMOTE", **given)
+    first = run(tmp_path, **given)
+    assert first.experiment_path == str(place / "exp")
+    second = run(tmp_path, resume="REMOTE", **given)
+    assert second.results.keys() == first.results.keys()
+
+
 def test_remote_resumes_on_a_machine_that_has_nothing(
     seaweedfs: Any, bucket_name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -123,6 +123,35 @@ def test_every_trial_starts_at_the_checkpoint_to_restore(tmp_path: Path, gone: b
         assert [trial.last_result["x"] for trial in again.trials] == [4, 4]
 
 
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_file_of_a_checkpoint_stands_for_the_checkpoint(tmp_path: Path) -> None:
+    """Older programs pass on what ``_save`` returned, also a prefix of file names as TensorFlow's savers have."""
+
+    class Older(tune.Trainable):
+        def _setup(self, config: dict[str, Any]) -> None:
+            self.n = 0
+
+        def _train(self) -> dict[str, Any]:
+            self.n += 1
+            return {"n": self.n, "done": self.n >= 3}
+
+        def _save(self, checkpoint_dir: str) -> str:
+            path = Path(checkpoint_dir) / "model.txt"
+            path.write_text(str(self.n))
+            return str(path)
+
+        def _restore(self, path: str) -> None:
+            self.n = int(Path(path).read_text())
+
+    first = tune.run(Older, "first", checkpoint_freq=2, storage_path=tmp_path, verbose=0)
+    checkpoint = Path(first.trials[0].path) / checkpoints(first.trials[0])[0]
+    for name in ("model.txt", "model"):
+        trials = tune.run(Older, restore=str(checkpoint / name), storage_path=tmp_path, verbose=0).trials
+        assert [(trial.last_result["n"], trial.last_result["training_iteration"]) for trial in trials] == [(3, 1)]
+    with pytest.raises(ValueError, match="there is no checkpoint"):
+        tune.run(Older, restore=str(tmp_path / "nothing"), storage_path=tmp_path, verbose=0)
+
+
 def test_functions_start_at_the_checkpoint_to_restore_too(tmp_path: Path) -> None:
     saved = Path(tune.Checkpoint.from_dict({"x": 7}).to_directory(str(tmp_path / "saved")))
     analysis = tune.run(score, restore=str(saved), storage_path=tmp_path / "results", verbose=0)
@@ -218,6 +247,12 @@ def test_experiments_of_a_dict_a_list_and_alone(tmp_path: Path) -> None:
     analyses = tune.run([one, tune.Experiment("d", score, storage_path=tmp_path)], verbose=0)
     assert [Path(each.experiment_path).name for each in analyses] == ["c_2", "d"]
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "b", "c", "c_2", "d"]
+
+
+def test_none_is_no_trainable_and_the_message_speaks_of_run(tmp_path: Path) -> None:
+    for nothing in (None, [None]):
+        with pytest.raises(tune.TuneError, match=r"You need to provide a trainable: tune\.run\(train_function\)"):
+            tune.run(nothing, storage_path=tmp_path)
 
 
 def test_a_specification_needs_a_trainable() -> None:

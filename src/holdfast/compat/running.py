@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 import dataclasses
 import logging
@@ -15,6 +16,7 @@ import cloudpickle
 from holdfast import tuner as modern
 from holdfast.compat import ray
 from holdfast.compat.reopening import open_again
+from holdfast.compat.trainable_util import TrainableUtil
 from holdfast.config import (
     CheckpointConfig,
     FailureConfig,
@@ -57,7 +59,7 @@ def prepare(trainable: Any, given: dict[str, Any]) -> RunTuner:
     run_config, tune_config = _run_config(given), _tune_config(given)
     if run_config.name is None and resume.way:
         run_config._set("name", trainable_name(trainable))
-    place = _place(resume, run_config)
+    place = _place(resume, run_config, given["upload_dir"])
     tuner = RunTuner(place, trainable, given, tune_config, run_config)
     if place is not None:
         tuner._resume = resume.trials
@@ -128,7 +130,7 @@ class RunTuner(modern.Tuner):
         return experiment
 
     def _create(self, trainable: Any, param_space: Any, tune_config: TuneConfig, run_config: RunConfig) -> Experiment:
-        start = os.path.expanduser(self._given["restore"]) if self._given["restore"] else ""
+        start = _checkpoint_at(self._given["restore"]) if self._given["restore"] else ""
         stored = _with_callbacks(run_config, _storable(run_config.callbacks))
         experiment = create_experiment(trainable, param_space, tune_config, stored, self._environment, start=start)
         experiment.settings.run_config._set("callbacks", run_config.callbacks)
@@ -139,6 +141,16 @@ class RunTuner(modern.Tuner):
                 experiment.root.shown,
             )
         return experiment
+
+
+def _checkpoint_at(restore: str | os.PathLike[str]) -> str:
+    """The checkpoint that was given, or that the given file lies in: older ``_save`` methods return such a path."""
+    path = os.path.expanduser(restore)
+    if is_remote(path) or os.path.isdir(path):
+        return path
+    with contextlib.suppress(FileNotFoundError):  # then whoever creates the experiment refuses the path
+        return TrainableUtil.find_checkpoint_dir(path)
+    return path
 
 
 def _with_callbacks(run_config: RunConfig, callbacks: list[Any] | None) -> RunConfig:
@@ -212,8 +224,13 @@ def _tune_config(given: dict[str, Any]) -> TuneConfig:
 def _run_config(given: dict[str, Any]) -> RunConfig:
     sync_config, storage_path = _sync_config(given)
     local_dir = given["local_dir"]
-    remote = given["storage_filesystem"] is not None or (storage_path is not None and is_remote(storage_path))
-    if local_dir is not None and not remote:
+    remote = (
+        given["storage_filesystem"] is not None
+        or (storage_path is not None and "://" in os.fspath(storage_path))
+        or (isinstance(sync_config, SyncConfig) and bool(sync_config.upload_dir) and not sync_config.has_own_syncer)
+    )
+    is_uploaded = storage_path is not None and storage_path == given["upload_dir"]  # local_dir is for its copies
+    if local_dir is not None and not remote and not is_uploaded:
         if storage_path is not None and _absolute(storage_path) != _absolute(local_dir):
             raise InvalidInputError(
                 f"tune.run() has two roots: storage_path={storage_path!r} and local_dir={local_dir!r}, its older "
@@ -303,11 +320,11 @@ def _callbacks(given: dict[str, Any]) -> list[Any] | None:
 # --- resuming
 
 
-def _place(resume: Resume, run_config: RunConfig) -> str | None:
+def _place(resume: Resume, run_config: RunConfig, upload_dir: str | None) -> str | None:
     """Where the experiment is that is to be resumed; None begins a new one."""
     if not resume.way:
         return None
-    remote = _upload_dir(run_config)
+    remote = _upload_dir(run_config) if upload_dir is None else upload_dir
     if resume.way == "REMOTE" and remote is None:
         raise InvalidInputError(
             'resume="REMOTE" downloads the experiment from upload_dir, and no upload_dir (nor a storage_path that is a '
@@ -338,7 +355,7 @@ def _upload_dir(run_config: RunConfig) -> str | None:
     if sync is not None and sync.upload_dir is not None:
         return sync.upload_dir
     storage = os.fspath(run_config.storage_path or "")
-    return storage if is_remote(storage) or run_config.storage_filesystem is not None else None
+    return storage if "://" in storage or run_config.storage_filesystem is not None else None
 
 
 def _ask(run_config: RunConfig, remote: str | None) -> str | None:
