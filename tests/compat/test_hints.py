@@ -34,6 +34,39 @@ def by_directory(config: dict[str, Any], checkpoint_dir: str | None = None) -> N
     tune.report({"loss": 1})
 
 
+class Odd:
+    """No plain data."""
+
+
+def by_objects(config: dict[str, Any]) -> None:
+    for step in range(3):
+        tune.report({"odd": Odd(), "large": 2**80, "step": step})
+
+
+class ByObjects(tune.Trainable):
+    def step(self) -> dict[str, Any]:
+        return {"odd": Odd(), "large": 2**80, "done": True}
+
+
+@pytest.mark.parametrize("trainable", [by_objects, ByObjects])
+def test_a_metric_that_is_not_kept_as_it_is_is_named_once(
+    trainable: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run_config = tune.RunConfig(storage_path=tmp_path, verbose=0, engine=tune.LocalEngine(cpus=2))
+    with caplog.at_level(logging.WARNING):
+        grid = tune.Tuner(trainable, tune_config=tune.TuneConfig(num_samples=2), run_config=run_config).fit()
+    metrics = grid[0].metrics
+    assert ("Odd object" in metrics["odd"], metrics["large"]) == (True, float(2**80))
+    shown = [record.getMessage() for record in caplog.records if "The metric" in record.getMessage()]
+    code = trainable.step if isinstance(trainable, type) else trainable
+    first = inspect.getsourcelines(code)[1]
+    line = first if isinstance(trainable, type) else first + 2
+    assert [text.partition(" Report")[0] for text in shown] == [
+        f"{__file__}:{line}: The metric 'odd' is a Odd, which is stored as text (its repr).",
+        f"{__file__}:{line}: The metric 'large' is an int of more than 64 bits, which is stored as a float.",
+    ]
+
+
 def hints(trainable: Any, storage: Path, caplog: pytest.LogCaptureFixture, **space: Any) -> list[str]:
     run_config = tune.RunConfig(storage_path=storage, verbose=0, engine=tune.LocalEngine(cpus=2))
     tune_config = tune.TuneConfig(num_samples=4)

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import datetime
 import enum
-import logging
 from collections import OrderedDict, defaultdict
 from decimal import Decimal
 from pathlib import Path
@@ -90,21 +89,30 @@ def test_later_changes_to_nested_values_do_not_reach_the_report() -> None:
     assert plain == {"array": [0.0, 0.0], "inner": {"x": [1]}}
 
 
-def test_other_objects_become_text_with_one_warning_per_key(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_objects_become_text_with_one_warning_per_key() -> None:
     warned: set[str] = set()
-    with caplog.at_level(logging.WARNING, "holdfast"):
-        for _ in range(3):
-            assert plain_metrics({"a": Odd(), "b": {"c": Odd()}}, warned)["a"] == "an odd thing"
-    assert [("'a'" in text, "'b/c'" in text) for text in caplog.messages] == [(True, False), (False, True)]
+    told: list[str] = []
+    for _ in range(3):
+        assert plain_metrics({"a": Odd(), "b": {"c": 2j}}, warned, tell=told.append)["a"] == "an odd thing"
+    assert [text.partition(" Report")[0] for text in told] == [
+        "The metric 'a' is a Odd, which is stored as text (its repr).",
+        "The metric 'b/c' is a complex, which is stored as text (its repr).",
+    ]
 
 
-def test_a_broken_repr_does_not_break_the_report(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_int_that_cannot_be_kept_exactly_is_a_float_with_a_warning() -> None:
+    told: list[str] = []
+    values = {"small": 2**64 - 1, "large": 2**80}
+    assert plain_metrics(values, set(), tell=told.append) == {"small": 2**64 - 1, "large": float(2**80)}
+    assert [text.partition(",")[0] for text in told] == ["The metric 'large' is an int of more than 64 bits"]
+
+
+def test_a_broken_repr_does_not_break_the_report() -> None:
     class Broken:
         def __repr__(self) -> str:
             raise RuntimeError("no")
 
     assert convert({"a": Broken()}) == {"a": "<Broken object>"}
-    assert caplog.messages
 
 
 def test_metrics_that_are_no_dict_are_refused() -> None:

@@ -18,7 +18,7 @@ _listener: Callable[[str, str, int], None] | None = None
 
 
 def set_listener(listener: Callable[[str, str, int], None] | None) -> None:
-    """Say who gets hints at older spellings, with the user's file and line: in a trial nobody reads its warnings."""
+    """Say who gets hints, with the user's file and line: in a trial nobody reads its warnings."""
     global _listener
     _listener = listener
 
@@ -36,7 +36,7 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def hint(message: str) -> None:
-    """Tell the listener about an older spelling in the nearest line outside of holdfast; warn nobody."""
+    """Tell the listener about the nearest line outside of holdfast; warn nobody."""
     _tell_listener(message, _users_frame()[0])
 
 

@@ -27,7 +27,8 @@ def report(metrics: Any = None, *, checkpoint: Checkpoint | None = None, **kwarg
     not return: it unwinds the trainable, running its ``finally`` blocks.
 
     Args:
-        metrics: A dict of names and values: numbers, strings, lists, dicts, NumPy scalars and arrays.
+        metrics: A dict of names and values: numbers, strings, lists, dicts, NumPy scalars and arrays. Any other object
+            is stored as its ``repr``, an int of more than 64 bits as a float; the driver shows a warning, once.
         checkpoint: The training state that belongs to these metrics. Its directory is copied and stays yours; one
             from ``checkpoint_dir()`` is moved instead.
         **kwargs: Older spelling: ``report(loss=0.5)``.

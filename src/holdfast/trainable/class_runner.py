@@ -6,6 +6,7 @@ callbacks see). Must never fill keys that the driver fills.
 
 from __future__ import annotations
 
+import inspect
 import logging
 from typing import Any
 
@@ -175,10 +176,18 @@ class _Attempt:
         given = self._instance._given_keys
         if given is None:  # the user's own ``train()``: whatever it returned was meant
             given = USER_WINS.intersection(result)
-        metrics = plain_metrics(reduced(result, given), self._warned, refuse_tensors=False)
+        metrics = plain_metrics(reduced(result, given), self._warned, refuse_tensors=False, tell=self._tell)
         if "done" in metrics:
             metrics["done"] = bool(result["done"])
         return metrics
+
+    def _tell(self, text: str) -> None:
+        """Hint at the method that has returned the metrics: it is over, so no frame is the user's."""
+        kind = type(self._instance)
+        method = inspect.unwrap(kind._train if kind.step is Trainable.step else kind.step)
+        code = getattr(method, "__code__", None)
+        if code is not None:
+            self._session.hint(text, code.co_filename, code.co_firstlineno)
 
 
 def _seconds(result: dict[str, Any]) -> float:

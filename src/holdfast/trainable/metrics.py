@@ -10,12 +10,13 @@ import datetime
 import logging
 import numbers
 import os
-from collections.abc import Mapping, Set
+from collections.abc import Callable, Mapping, Set
 from decimal import Decimal
 from fractions import Fraction
 from typing import Any
 
 from holdfast.errors import InvalidInputError, InvalidTypeError
+from holdfast.messages.warn import hint
 
 log = logging.getLogger("holdfast")
 
@@ -26,13 +27,19 @@ _ATOMS = frozenset({float, bool, type(None)})
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # what msgpack can hold
 
 
-def plain_metrics(metrics: Any, warned: set[str], *, refuse_tensors: bool = True) -> dict[str, Any]:
+def plain_metrics(
+    metrics: Any, warned: set[str], *, refuse_tensors: bool = True, tell: Callable[[str], None] = hint
+) -> dict[str, Any]:
     """A copy of ``metrics`` made of dicts, lists, strings, numbers, booleans, None and bytes only.
+
+    An object that is nothing of the kind becomes its ``repr``, an int of more than 64 bits a float, and the user is
+    told so: a metric by the way must not end a trial that has trained for hours.
 
     Args:
         metrics: What the user reports.
         warned: Keys that the user was already warned about; grows.
         refuse_tensors: Whether a torch tensor of several elements is an error or becomes numbers like other arrays.
+        tell: Shows the user a warning.
 
     Raises:
         InvalidTypeError: If it is not a dict, or a key of it is not a string.
@@ -60,7 +67,7 @@ def plain_metrics(metrics: Any, warned: set[str], *, refuse_tensors: bool = True
                 f"metric names must be strings, got {shortened(key)} ({type(key).__name__}). "
                 f"Write report({{{str(key)!r}: ...}})."
             )
-    return _Converter(warned, refuse_tensors).mapping(metrics, "", 1)
+    return _Converter(warned, refuse_tensors, tell).mapping(metrics, "", 1)
 
 
 def shortened(value: Any) -> str:
@@ -80,11 +87,12 @@ def encodable(text: str) -> str:
 class _Converter:
     """The slow path: anything that is not a flat dict of simple values."""
 
-    __slots__ = ("refuse_tensors", "warned")
+    __slots__ = ("refuse_tensors", "tell", "warned")
 
-    def __init__(self, warned: set[str], refuse_tensors: bool) -> None:
+    def __init__(self, warned: set[str], refuse_tensors: bool, tell: Callable[[str], None]) -> None:
         self.warned = warned
         self.refuse_tensors = refuse_tensors
+        self.tell = tell
 
     def mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Any]:
         plain = {
@@ -111,7 +119,7 @@ class _Converter:
         if isinstance(value, str):
             return encodable(str.__str__(value))
         if isinstance(value, (int, float, Decimal, Fraction)):
-            return self._number(value)
+            return self._number(value, path)
         if isinstance(value, Mapping):
             return self.mapping(value, path, depth + 1)
         if isinstance(value, (list, tuple)):
@@ -120,14 +128,15 @@ class _Converter:
             return [self.convert(item, path, depth + 1) for item in _in_stable_order(value)]
         return self._other(value, path, depth)
 
-    @staticmethod
-    def _number(value: Any) -> int | float:
+    def _number(self, value: Any, path: str) -> int | float:
         if isinstance(value, bool):
             return bool(value)
         if isinstance(value, int):
             number = int(value)
+            if _SMALLEST <= number <= _LARGEST:
+                return number
             # What the wire cannot hold becomes a float: text would keep every digit, but could not be compared.
-            return number if _SMALLEST <= number <= _LARGEST else _as_float(number)
+            self._warn(path, "is an int of more than 64 bits, which is stored as a float")
         return _as_float(value)
 
     def _other(self, value: Any, path: str, depth: int) -> Any:
@@ -167,14 +176,15 @@ class _Converter:
                 return self.convert(unpacked, path, depth + 1)
         if isinstance(value, numbers.Real):  # numpy's long doubles unpack to themselves
             return _as_float(value)
+        self._warn(path, f"is a {type(value).__qualname__}, which is stored as text (its repr)")
+        return encodable(shortened(value))
+
+    def _warn(self, path: str, what: str) -> None:
         if path not in self.warned:
             self.warned.add(path)
-            log.warning(
-                "The metric %r is a %s, which is stored as text (its repr). Report numbers, strings, lists and dicts.",
-                path,
-                type(value).__qualname__,
+            self.tell(
+                f"The metric {path!r} {what}. Report numbers, strings, lists and dicts; put objects into a checkpoint."
             )
-        return encodable(shortened(value))
 
 
 def _as_float(value: Any) -> float:

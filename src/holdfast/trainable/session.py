@@ -249,7 +249,7 @@ class Session:
         return True
 
     def hint(self, text: str, file: str, line: int) -> None:
-        """Let the driver show that the trial uses an older spelling, once, with the user's line."""
+        """Let the driver show what the user should know of the trial's code, once, with the user's line."""
         if os.getpid() == self.pid and self.is_news(text):
             self._hints.append(Hint(self.run.n, self.run.attempt, self.setup.worker, f"{file}:{line}: {text}"))
 
