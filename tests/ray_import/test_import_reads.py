@@ -177,6 +177,75 @@ def test_a_missing_checkpoint_gives_way_to_the_one_before_with_a_note(
     assert (latest.index, latest.iteration) == (1, 2)
 
 
+def all_rows(target: Path) -> list[list[int]]:
+    frames = [result.metrics_dataframe for result in tune.ResultGrid.from_path(target)]
+    return [[] if frame is None or frame.empty else list(frame["training_iteration"]) for frame in frames]
+
+
+@pytest.mark.parametrize("damage", ["torn", "cut", "gone"])
+@pytest.mark.parametrize("name", ["interrupted", "class"])
+def test_results_that_result_json_lacks_come_from_the_state(
+    holdfast: Run, recorded: Recorded, tmp_path: Path, damage: str, name: str
+) -> None:
+    """The state has the last result, and with each checkpoint the result that it came with."""
+    whole, source = recorded(name), tmp_path / "ray" / "damaged"
+    assert holdfast("import", whole, tmp_path / "whole").code == 0
+    whole.rename(source)
+    for file in source.glob("*/result.json"):
+        lines = file.read_bytes().splitlines(keepends=True)
+        file.write_bytes(b"".join(lines[:-1]) + (lines[-1][:-50] if damage == "torn" else b""))
+        if damage == "gone":
+            file.unlink()
+    answer = holdfast("import", source, tmp_path / "new")
+    assert answer.code == 0, answer.err
+    assert "left out" not in answer.out
+    assert all_rows(tmp_path / "new") == all_rows(tmp_path / "whole")
+    states = [open_history(tmp_path / each).state for each in ("whole", "new")]
+    kept = [
+        [[(made.index, made.iteration) for made in trial.committed()] for trial in state.trials] for state in states
+    ]
+    assert kept[0] == kept[1]
+    assert holdfast("verify", tmp_path / "new").code == 0
+
+
+def test_results_and_checkpoints_that_nothing_tells_of_are_named(
+    holdfast: Run, recorded: Recorded, tmp_path: Path
+) -> None:
+    source = recorded("interrupted")
+    change_trials(source, lambda _, changing: changing.update(checkpoint_manager={"value": "00"}, last_result={}))
+    folder = next(source.glob("slow_*_00001_*"))
+    with open(folder / "result.json", "r+b") as file:
+        file.truncate(os.path.getsize(folder / "result.json") - 50)
+    answer = holdfast("import", source, tmp_path / "new")
+    assert answer.code == 0, answer.err
+    assert f"the last line of {folder.name}/result.json is cut short and is left out" in answer.out
+    assert f"{folder.name}/checkpoint_000002 is left out" in answer.out
+    assert all_rows(tmp_path / "new")[:2] == [[1, 2, 3], [1, 2]]
+
+
+def test_a_gap_before_the_last_result_is_named(holdfast: Run, recorded: Recorded, tmp_path: Path) -> None:
+    source = recorded("function")
+    change_trials(source, lambda _, changing: changing.update(checkpoint_manager={"value": "00"}))
+    folder = next(source.glob("train_*_00000_*"))
+    lines = (folder / "result.json").read_text().splitlines(keepends=True)
+    (folder / "result.json").write_text(lines[0])
+    answer = holdfast("import", source, tmp_path / "new")
+    assert "of trial 9fe24_00000 these iterations are not known and are left out: 2 to 3" in answer.out
+    assert f"{folder.name}/checkpoint_000002 is left out" in answer.out
+    assert all_rows(tmp_path / "new")[0] == [1, 4]
+
+
+def test_a_state_older_than_a_retry_adds_nothing(holdfast: Run, recorded: Recorded, tmp_path: Path) -> None:
+    """Within a second, the iteration 3 of before the failure is no later result than the iteration 2 after it."""
+    source = recorded("function")
+    folder = next(source.glob("train_*_00000_*"))
+    rows = [json.loads(line) for line in (folder / "result.json").read_text().splitlines()]
+    again = {**rows[1], "time_total_s": 9.0, "iterations_since_restore": 1}
+    (folder / "result.json").write_text("".join(json.dumps(row) + "\n" for row in [*rows, again]))
+    assert holdfast("import", source, tmp_path / "new").code == 0
+    assert all_rows(tmp_path / "new")[0] == [1, 2]
+
+
 def test_metadata_of_checkpoints_and_other_files_come_along(holdfast: Run, recorded: Recorded, tmp_path: Path) -> None:
     source = recorded("function")
     folder = next(source.glob("train_*_00000_*"))

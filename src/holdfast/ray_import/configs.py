@@ -38,12 +38,12 @@ def _unpickled(text: str, path: tuple[Any, ...]) -> Any:
         value = inert.load(bytes.fromhex(text))
     except (inert.Unreadable, ValueError):
         return _placeholder("an object that cannot be read", path)
-    if isinstance(value, inert.Record | inert.Named) or not _is_small(value):
+    if isinstance(value, inert.Record | inert.Named) or not is_small(value):
         return _placeholder(inert.type_name(value), path)
     return pack(value, lambda inner, steps: _placeholder(inert.type_name(inner), (*path, *steps)))
 
 
-def _is_small(value: Any) -> bool:
+def is_small(value: Any) -> bool:
     """Whether it can be written out: a pickle of a few bytes may hold the same list within itself many times over."""
     left, pending = MAX_VALUES, [value]
     while pending and left:

@@ -19,11 +19,13 @@ class KnownCheckpoint(msgspec.Struct):
         folder: The directory of the trial in which it lies; after an exploit that may be another trial's.
         name: Its own directory.
         iteration: Of the report that it came with; 0 if that is not known.
+        row: That report; None if it is not known.
     """
 
     folder: str
     name: str
     iteration: int = 0
+    row: dict[str, Any] | None = None
 
 
 class RayTrial(msgspec.Struct):

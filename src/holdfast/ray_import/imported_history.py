@@ -289,6 +289,8 @@ class ImportedHistory:
             )
             what = describe(self._from / source.folder / name)
             self._source.notes.append(f"checkpoint {source.folder}/{name} is {what}: {way}")
+        for name in sorted(present - place_of.keys()):
+            self._source.notes.append(f"checkpoint {source.folder}/{name} is left out: no result says when it was made")
 
     def _add_checkpoint(self, trial: Trial, source: RayTrial, events: list[ev.AnyEvent], name: str) -> None:
         index = max(index_of(name) or 0, trial.next_index)

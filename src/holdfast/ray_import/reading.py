@@ -13,7 +13,6 @@ import json
 import math
 import os
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +23,9 @@ from holdfast.core.retention import Retention
 from holdfast.errors import DamageError, ExperimentNotFoundError, InvalidInputError
 from holdfast.journal.records import MAX_NESTING
 from holdfast.ray_import import inert
-from holdfast.ray_import.configs import plain_config
+from holdfast.ray_import.configs import is_small, plain_config
 from holdfast.ray_import.facts import FINAL, KnownCheckpoint, RayExperiment, RayTrial
+from holdfast.ray_import.gaps import fill_gap
 from holdfast.space.naming import why_no_dirname, why_no_name
 from holdfast.storage.untrusted import kind_of, open_regular, read_regular
 
@@ -194,12 +194,16 @@ def _read_trial(path: Path, fixed: dict[str, Any], changing: dict[str, Any], exp
             f"trial {identity} has no directory {folder!r} below {path}: its history and checkpoints are missing"
         )
     _read_manager(trial, changing.get("checkpoint_manager"), experiment)
+    torn = False
     if trial.folder:
-        trial.rows = list(_read_rows(path / trial.folder / "result.json", trial, experiment))
+        torn = _read_rows(path / trial.folder / "result.json", trial, experiment)
         trial.failures = _read_failures(path / trial.folder, changing.get("error_filename"))
-    last = changing.get("last_result")
-    if not trial.rows and isinstance(last, dict) and isinstance(last.get("training_iteration"), int):
-        trial.rows = [last]
+    read = len(trial.rows)
+    gaps = fill_gap(trial, changing.get("last_result"))
+    if gaps:
+        experiment.notes.append(f"of trial {identity} these iterations are not known and are left out: {gaps}")
+    if torn and len(trial.rows) == read:
+        experiment.notes.append(f"the last line of {folder}/result.json is cut short and is left out")
     return trial
 
 
@@ -246,24 +250,38 @@ def _saved(result: Any) -> KnownCheckpoint | None:
     if len(parts) < 2 or any(map(why_no_name, parts)):
         return None
     iteration = metrics.get("training_iteration") if isinstance(metrics, dict) else None
-    return KnownCheckpoint(parts[0], parts[1], iteration if isinstance(iteration, int) else 0)
+    return KnownCheckpoint(parts[0], parts[1], iteration if isinstance(iteration, int) else 0, _row_of(metrics))
+
+
+def _row_of(metrics: Any) -> dict[str, Any] | None:
+    """A pickled result as its line in ``result.json`` would be, objects by the names of their classes; None if none."""
+    if not isinstance(metrics, dict) or not is_small(metrics):
+        return None
+    try:
+        row: dict[str, Any] = loads(json.dumps(metrics, default=inert.type_name))
+    except (TypeError, ValueError, RecursionError):
+        return None
+    return row
 
 
 def _get(record: Any, name: str) -> Any:
     return record.get(name) if isinstance(record, inert.Record) else None
 
 
-def _read_rows(file: Path, trial: RayTrial, experiment: RayExperiment) -> Iterator[dict[str, Any]]:
+def _read_rows(file: Path, trial: RayTrial, experiment: RayExperiment) -> bool:
+    """Read what a trial has reported; returns whether the last line is cut short."""
     try:
         opened = os.fdopen(open_regular(file), "rb")
     except FileNotFoundError:
         if trial.status != "PENDING":
-            experiment.notes.append(f"trial {trial.id} has no result.json: of its results only the last one is known")
-        return
+            experiment.notes.append(
+                f"trial {trial.id} has no result.json: of its results only those in {experiment.state_file} are known"
+            )
+        return False
     except (DamageError, OSError) as error:
         experiment.notes.append(f"{file.parent.name}/{file.name} is not read: {error}")
-        return
-    bad = 0
+        return False
+    bad, torn, rows = 0, False, list[dict[str, Any]]()
     with opened:
         for line in opened:
             try:
@@ -271,11 +289,15 @@ def _read_rows(file: Path, trial: RayTrial, experiment: RayExperiment) -> Iterat
             except ValueError:
                 row = None
             if isinstance(row, dict):
-                yield row
-            elif line.endswith(b"\n") and line.strip():  # a last line that is cut short was never finished
+                rows.append(row)
+            elif not line.endswith(b"\n"):  # it was never finished, or is cut off
+                torn = True
+            elif line.strip():
                 bad += 1
+    trial.rows = rows
     if bad:
         experiment.notes.append(f"{bad} lines of {file.parent.name}/{file.name} cannot be read and are left out")
+    return torn
 
 
 def _read_failures(folder: Path, name: Any) -> list[ErrorFacts]:
