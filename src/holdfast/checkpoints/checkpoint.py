@@ -91,11 +91,13 @@ class Checkpoint:
         text = os.fspath(path)
         refuse_secrets("path", text)
         if "://" in text or filesystem is not None:
-            from holdfast.checkpoints.remote_place import RemotePlace, StoreFilesystem, is_far
+            from holdfast.checkpoints.remote_place import RemotePlace, is_far
+            from holdfast.storage.address import unwrapped
 
+            text, filesystem = unwrapped(text, filesystem)
             if is_far(text, filesystem):
                 self._far = RemotePlace(text, filesystem)
-                filesystem = filesystem or StoreFilesystem(text.partition("://")[0])
+                filesystem = self._far.stands_for
         self.path = text if self._far is not None else _local_path(text)
         self._filesystem = filesystem
         self._uuid = os.urandom(8).hex()
@@ -104,9 +106,10 @@ class Checkpoint:
 
     @property
     def filesystem(self) -> Any:
-        """The file system in which ``path`` is a path; locally pyarrow's, where that is installed."""
+        """The file system in which ``path`` is a path; pyarrow's, where that is installed."""
         if self._filesystem is not None:
-            return self._filesystem
+            shown = getattr(self._filesystem, "shown", None)
+            return self._filesystem if shown is None else shown()
         try:  # only when somebody asks: importing it takes longer than most trials
             return import_module("pyarrow.fs").LocalFileSystem()
         except ImportError:

@@ -22,17 +22,31 @@ from holdfast.checkpoints.remote_checkpoints import fetch
 from holdfast.checkpoints.verified import ensure
 from holdfast.errors import CheckpointDamagedError, InvalidInputError, ObjectMissingError, StorageError
 from holdfast.space.naming import is_inside
-from holdfast.storage.address import LOCAL, is_remote, parse, type_of, within
+from holdfast.storage.address import LOCAL, Address, is_remote, parse, type_of, within
 from holdfast.storage.store import Fetching, Store
 
 _log = logging.getLogger("holdfast.checkpoints")
 
 
 class StoreFilesystem:
-    """Stands for an object store in ``Checkpoint.filesystem``."""
+    """Stands for an object store in ``Checkpoint.filesystem`` where pyarrow is not installed."""
 
-    def __init__(self, scheme: str) -> None:
+    def __init__(self, scheme: str, options: tuple[tuple[str, str], ...] = ()) -> None:
         self.type_name = scheme
+        self._options = options
+
+    @classmethod
+    def at(cls, address: Address) -> StoreFilesystem:
+        """The one that an address is in."""
+        return cls(address.scheme, address.options)
+
+    def shown(self) -> Any:
+        """What a user gets: a ``pyarrow.fs.FileSystem`` over this store if pyarrow is installed."""
+        try:
+            from holdfast.checkpoints.pyarrow_store import filesystem_for
+        except ModuleNotFoundError:
+            return self
+        return filesystem_for(self.type_name, self._options)
 
     def __eq__(self, other: object) -> bool:
         return getattr(other, "type_name", None) == self.type_name
@@ -62,6 +76,7 @@ class RemotePlace:
             raise InvalidInputError(f"Checkpoint({path!r}): a checkpoint needs a name below its bucket.")
         self._address = msgspec.structs.replace(whole, path=parent)
         self._filesystem = None if own else filesystem
+        self.stands_for = StoreFilesystem.at(whole) if own else filesystem
         self._store: Store | None = None
 
     @property

@@ -17,7 +17,7 @@ from holdfast.config import Environment
 from holdfast.config.secrets import refuse_secrets
 from holdfast.controller.spec import PRIVATE, Root
 from holdfast.errors import ExperimentExistsError, ExperimentNotFoundError, InvalidInputError, StorageError
-from holdfast.storage.address import Address, is_remote, parse, within
+from holdfast.storage.address import Address, is_remote, parse, unwrapped, within
 from holdfast.storage.local import write_atomic
 from holdfast.storage.probe import probe
 from holdfast.storage.store import Sending, Store, create_once
@@ -112,8 +112,8 @@ def hash_of(filesystem: Any) -> str:
 
 def remote_of(path: str | os.PathLike[str], filesystem: Any = None) -> Remote | None:
     """The store that a path leads to; None if it is a local directory."""
+    text, filesystem = unwrapped(os.fspath(path), filesystem)
     if filesystem is not None:
-        text = os.fspath(path)
         if "://" in text:
             refuse_secrets("path", text)
             raise InvalidInputError(
@@ -121,7 +121,7 @@ def remote_of(path: str | os.PathLike[str], filesystem: Any = None) -> Remote | 
                 "scheme."
             )
         return Remote(within(filesystem, text), filesystem)
-    return Remote(parse(path)) if is_remote(path) else None
+    return Remote(parse(text)) if is_remote(text) else None
 
 
 def mirror_root(remote: Remote, staging: str | None = None) -> Root:

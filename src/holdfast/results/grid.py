@@ -66,7 +66,7 @@ class ResultGrid(Sequence[Result]):
 
     @property
     def filesystem(self) -> Any:
-        """A ``pyarrow.fs.LocalFileSystem`` (None without pyarrow), or what stands for the experiment's store."""
+        """The ``pyarrow.fs.FileSystem`` of the experiment; without pyarrow None, or what stands for its store."""
         return filesystem_of(self._history.info)
 
     @property

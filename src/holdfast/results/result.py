@@ -179,7 +179,7 @@ class Result:
 
     @property
     def filesystem(self) -> Any:
-        """A ``pyarrow.fs.LocalFileSystem`` (None without pyarrow), or what stands for the trial's store."""
+        """The ``pyarrow.fs.FileSystem`` of the trial; without pyarrow None, or what stands for its store."""
         return self._source.filesystem
 
     def __repr__(self) -> str:

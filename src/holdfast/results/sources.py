@@ -200,7 +200,7 @@ class FarTrialFiles(TrialFiles):
 
     @property
     def filesystem(self) -> Any:
-        return self._remote.filesystem or StoreFilesystem(self._remote.address.scheme)
+        return self._remote.filesystem or StoreFilesystem.at(self._remote.address).shown()
 
     def _names(self) -> list[str]:
         return [name for name in self._found if index_of(name) is not None]
@@ -210,10 +210,10 @@ class FarTrialFiles(TrialFiles):
 
 
 def filesystem_of(info: ExperimentInfo) -> Any:
-    """Where an experiment is: pyarrow's local file system if pyarrow is there, or what stands for a store."""
+    """Where an experiment is: a file system of pyarrow's if pyarrow is there, or what stands for a store."""
     if not info.url:
         return local_filesystem()
-    return info.filesystem or StoreFilesystem(parse(info.url).scheme)
+    return info.filesystem or StoreFilesystem.at(parse(info.url)).shown()
 
 
 def local_filesystem() -> Any:

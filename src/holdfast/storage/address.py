@@ -139,6 +139,12 @@ def within(filesystem: Any, path: str) -> Address:
     return Address(scheme="fs", bucket="", path=inside)
 
 
+def unwrapped(path: str, filesystem: Any) -> tuple[str, Any]:
+    """A path in a file system; its URI and None if that is a store of ours that was shown as one of pyarrow's."""
+    uri_of = getattr(getattr(filesystem, "handler", None), "uri_of", None)
+    return (path, filesystem) if uri_of is None else (uri_of(path), None)
+
+
 def type_of(filesystem: Any) -> str:
     """What kind of file system an object stands for."""
     kind = getattr(filesystem, "type_name", None) or getattr(filesystem, "protocol", None)
