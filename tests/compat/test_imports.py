@@ -54,12 +54,65 @@ LINES = [
     "from holdfast.compat.tune.experiment import Experiment, Trial",
     "from holdfast.compat.tune.logger.unified import UnifiedLogger",
     "from holdfast.compat.tune.trainable.util import TrainableUtil",
+    "from holdfast.compat.tune.suggest.suggestion import ConcurrencyLimiter, UNRESOLVED_SEARCH_SPACE",
+    "from holdfast.compat.tune.schedulers.pbt import PopulationBasedTraining, PopulationBasedTrainingReplay",
+    "from holdfast.compat.tune.trainable.util import with_parameters, PlacementGroupFactory",
+    "from holdfast.compat.tune.trainable import with_parameters, with_resources, PlacementGroupFactory",
+    "from holdfast.compat.tune.registry import get_trainable_cls",
+    "from holdfast.compat.tune.context import TuneContext, get_context",
+    "from holdfast.compat.train.context import TrainContext, get_context",
+    "from holdfast.compat.train.session import report",
+    "from holdfast.compat.tune.result import EPISODE_REWARD_MEAN, MEAN_ACCURACY, MEAN_LOSS",
+    "from holdfast.compat.tune.analysis import Analysis, ExperimentAnalysis",
+    "from holdfast.compat.tune.utils.trainable import TrainableUtil",
+    "from holdfast.compat.air.integrations.xgboost import TuneReportCheckpointCallback",
+    "from holdfast.compat import cloudpickle",
+    "import holdfast.compat.cloudpickle as pickle; pickle.dumps(1)",
+]
+
+# What Ray has and holdfast has not, and what is named instead.
+MISSING = [
+    (
+        "from holdfast.compat.tune.search.util import set_search_properties_backwards_compatible",
+        "set_search_properties",
+    ),
+    ("from holdfast.compat.tune.integration.ray_train import TuneReportCallback", r"tune\.report"),
+    ("from holdfast.compat.tune.suggest.skopt import SkOptSearch", "OptunaSearch"),
+    ("from holdfast.compat.tune.search.flaml import CFO", "OptunaSearch"),
+    ("from holdfast.compat.tune.suggest.search import SearchAlgorithm", "Searcher"),
+    ("from holdfast.compat.tune.search import SearchAlgorithm", "Searcher"),
+    ("from holdfast.compat.tune import trial_runner", "Callback"),
+    ("import holdfast.compat.tune.impl.tuner_internal", "internal"),
+    ("from holdfast.compat.tune.function_runner import wrap_function", "function itself"),
+    ("from holdfast.compat.tune.trainable import wrap_function", "function itself"),
+    ("from holdfast.compat.air.integrations.wandb import WandbLoggerCallback", "LoggerCallback"),
+    ("from holdfast.compat.tune.integration.mlflow import MLflowLoggerCallback", "LoggerCallback"),
+    ("from holdfast.compat.air import ScalingConfig", "with_resources"),
+    ("from holdfast.compat.train import ScalingConfig", "with_resources"),
+    ("from holdfast.compat.train.torch import TorchTrainer", "with_resources"),
+    ("from holdfast.compat import rllib", "install ray"),
+    ("from holdfast.compat.util.placement_group import PlacementGroup", "PlacementGroupFactory"),
+    ("from holdfast.compat.tune.utils.log import Verbosity", "verbose"),
 ]
 
 
 @pytest.mark.parametrize("line", LINES)
 def test_an_import_line_works_by_the_rule(line: str) -> None:
     exec(line, {})
+
+
+@pytest.mark.parametrize(("line", "instead"), MISSING)
+def test_what_is_not_there_says_what_to_use_instead(line: str, instead: str) -> None:
+    with pytest.raises(ImportError, match=rf"has no counterpart in holdfast: .*{instead}"):
+        exec(line, {})
+
+
+def test_a_missing_name_is_an_attribute_error_with_the_same_words() -> None:
+    import holdfast.compat.tune.search as search
+
+    assert not hasattr(search, "SearchAlgorithm")
+    with pytest.raises(AttributeError, match=r"derive from holdfast\.compat\.tune\.search\.Searcher"):
+        _ = search.SearchAlgorithm
 
 
 def test_names_are_those_of_holdfast_itself() -> None:

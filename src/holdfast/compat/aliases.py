@@ -15,16 +15,22 @@ from importlib.util import find_spec
 from types import ModuleType
 from typing import Any
 
+from holdfast.compat.missing import explain
+
 PACKAGE = "holdfast.compat."
 
 ELSEWHERE = {
     "air.checkpoint": "holdfast.checkpoints.checkpoint",
     "air.config": "holdfast.config",
+    "air.integrations": "holdfast.integration",
     "air.result": "holdfast.results.result",
     "air.session": "holdfast.air.session",
+    "cloudpickle": "cloudpickle",
     "session": "holdfast.air.session",
+    "train.context": "holdfast.trainable.context",
     "train.session": "holdfast.air.session",
     "tune.analysis.experiment_analysis": "holdfast.analysis",
+    "tune.context": "holdfast.trainable.context",
     "tune.durable_trainable": "holdfast.compat.durable",
     "tune.experiment.trial": "holdfast.experiment",
     "tune.logger.csv": "holdfast.logger",
@@ -62,6 +68,7 @@ ELSEWHERE = {
     "tune.trial": "holdfast.experiment",
     "tune.tune": "holdfast.compat.tune_run",
     "tune.utils.placement_groups": "holdfast.config.resources",
+    "tune.utils.trainable": "holdfast.compat.trainable_util",
     "tune.utils.util": "holdfast.utils",
 }
 """Modules that are called otherwise, or lie elsewhere; what is below one of them is below the other."""
@@ -91,11 +98,30 @@ TUNE = frozenset(
 """Modules of ``ray.tune`` that have the same name in ``holdfast``."""
 
 MORE = {
-    "tune.trainable": {"TrainableUtil": "holdfast.compat.trainable_util"},
-    "tune.trainable.util": {"TrainableUtil": "holdfast.compat.trainable_util"},
+    "train.context": {"TrainContext": "holdfast.trainable.context:TuneContext", "get_context": "holdfast"},
+    "tune.analysis": {"Analysis": "holdfast.results:ExperimentAnalysis"},
+    "tune.analysis.experiment_analysis": {"Analysis": "holdfast.results:ExperimentAnalysis"},
+    "tune.context": {"get_context": "holdfast"},
+    "tune.registry": {"get_trainable_cls": "holdfast.config.registry:get_trainable"},
+    "tune.schedulers.pbt": {"PopulationBasedTrainingReplay": "holdfast.schedulers"},
+    "tune.suggest.suggestion": dict.fromkeys(
+        ("ConcurrencyLimiter", "UNDEFINED_METRIC_MODE", "UNDEFINED_SEARCH_SPACE", "UNRESOLVED_SEARCH_SPACE"),
+        "holdfast.search",
+    ),
+    "tune.trainable": {
+        "PlacementGroupFactory": "holdfast",
+        "TrainableUtil": "holdfast.compat.trainable_util",
+    },
+    "tune.trainable.util": {
+        "PlacementGroupFactory": "holdfast",
+        "TrainableUtil": "holdfast.compat.trainable_util",
+        "with_parameters": "holdfast",
+        "with_resources": "holdfast",
+    },
     "tune.tuner": {"Tuner": "holdfast.compat.tuner"},
 }
-"""Names that a module has in addition to, or instead of, those of the one that it stands for, and where they live."""
+"""Names that a module has in addition to, or instead of, those of the one that it stands for, and where they live:
+a module, or ``module:name`` if it is called otherwise there."""
 
 
 def home_of(name: str) -> str | None:
@@ -116,15 +142,17 @@ class _Aliases(MetaPathFinder, Loader):
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
-        home = home_of(fullname.removeprefix(PACKAGE)) if fullname.startswith(PACKAGE) else None
-        if home is None:
+        if not fullname.startswith(PACKAGE):
             return None
-        try:
-            found = find_spec(home)
-        except ModuleNotFoundError:  # its parent is no package
-            found = None
-        known = found is not None or fullname.removeprefix(PACKAGE) in MORE
-        return ModuleSpec(fullname, self, is_package=True) if known else None
+        name = fullname.removeprefix(PACKAGE)
+        if name in MORE or _exists(home_of(name)):
+            return ModuleSpec(fullname, self, is_package=True)
+        # ``from package import name`` comes by as well, if the package has no such name. The error tells no module's
+        # name, or else that statement would replace it by one without a reason.
+        why = explain(name)
+        if why:
+            raise ModuleNotFoundError(why)
+        return None
 
     def create_module(self, spec: ModuleSpec) -> ModuleType | None:
         return None  # the usual kind, which pickles by its name
@@ -143,13 +171,22 @@ class _Aliases(MetaPathFinder, Loader):
 
         def look_up(wanted: str) -> Any:
             if wanted in more:
-                return getattr(import_module(more[wanted]), wanted)
-            if real is None:
-                raise AttributeError(f"module {module.__name__!r} has no attribute {wanted!r}")
+                place, _, other = more[wanted].partition(":")
+                return getattr(import_module(place), other or wanted)
+            if real is None or not hasattr(real, wanted):
+                why = explain(f"{name}.{wanted}")
+                raise AttributeError(why or f"module {module.__name__!r} has no attribute {wanted!r}")
             return getattr(real, wanted)
 
         module.__doc__ = real.__doc__ if real is not None else None
         vars(module).update(__getattr__=look_up, __dir__=lambda: names, __all__=names)
+
+
+def _exists(home: str | None) -> bool:
+    try:
+        return home is not None and find_spec(home) is not None
+    except ModuleNotFoundError:  # its parent is no package
+        return False
 
 
 def _public(module: ModuleType) -> list[str]:
