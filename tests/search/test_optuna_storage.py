@@ -92,6 +92,45 @@ def test_a_storage_with_other_objectives_is_refused(tmp_path: Path) -> None:
         search.suggest("a")
 
 
+@pytest.mark.parametrize(
+    ("space", "words"),
+    [
+        ({"x": tune.uniform(0, 1), "k": tune.choice(["a", "b"])}, r"'x' in FloatDistribution\(high=10.0"),
+        ({"x": tune.loguniform(1, 10), "k": tune.choice(["a", "b"])}, "'x' in FloatDistribution"),
+        ({"x": tune.randint(1, 11), "k": tune.choice(["a", "b"])}, "'x' in FloatDistribution"),
+        ({"x": tune.uniform(1, 10), "k": tune.choice(["a", "c"])}, "'k' in CategoricalDistribution"),
+        ({"x": tune.uniform(1, 10)}, "a parameter 'k', and the search space has none"),
+        ({"x": tune.uniform(1, 10), "k": tune.choice(["a", "b"]), "y": tune.uniform(0, 1)}, "no parameter 'y'"),
+    ],
+)
+def test_a_study_with_other_parameters_is_refused_and_left_as_it_was(
+    tmp_path: Path, space: dict[str, Any], words: str
+) -> None:
+    storage = storages(tmp_path)["journal"]
+    study = optuna.create_study(storage=storage, study_name="mine")
+    kinds = optuna.distributions
+    ranges = {"x": kinds.FloatDistribution(1, 10), "k": kinds.CategoricalDistribution(["a", "b"])}
+    study.add_trial(optuna.trial.create_trial(params={"x": 2.0, "k": "a"}, distributions=ranges, value=1.0))
+    search = OptunaSearch(space, "loss", "min", storage=storage, study_name="mine")
+    for _ in range(2):
+        with pytest.raises(InvalidInputError, match=f"{words}.*another study_name"):
+            search.suggest("a")
+    assert len(study.trials) == 1
+    assert study.user_attrs == {}
+    same = {"x": tune.uniform(1, 10), "k": tune.choice(["a", "b"])}
+    OptunaSearch(same, "loss", "min", storage=storage, study_name="mine").suggest("a")
+
+
+def test_an_experiment_that_has_begun_is_not_refused_later(tmp_path: Path) -> None:
+    """Earlier versions did not compare the ranges; what they began continues."""
+    storage = storages(tmp_path)["journal"]
+    study = optuna.create_study(storage=storage, study_name="mine")
+    ranges = {"x": optuna.distributions.FloatDistribution(0, 5)}
+    study.add_trial(optuna.trial.create_trial(params={"x": 0.5}, distributions=ranges, value=1.0))
+    study.set_user_attr("holdfast_began_with:a", [1, []])
+    OptunaSearch({"x": tune.uniform(0, 1)}, "loss", "min", storage=storage, study_name="mine").suggest("a")
+
+
 def test_a_storage_that_cannot_be_reached_does_not_stop_the_search(tmp_path: Path) -> None:
     storage = storages(tmp_path)["url"]
     search = OptunaSearch({"x": tune.uniform(0, 1)}, "loss", "min", storage=storage, study_name="mine", seed=1)

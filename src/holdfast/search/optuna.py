@@ -18,6 +18,7 @@ from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.messages.warn import warn_user
 from holdfast.search.optuna_space import (
     ask,
+    distribution_of,
     distributions_for,
     distributions_of,
     given_for,
@@ -232,9 +233,12 @@ class OptunaSearch(PickledSearcher):
             self._begin()
         if self._storage is not None and self._copy is None:
             directions = [direction for _, direction in self._objectives()]
-            self._copy = StudyCopy(self._storage, self._study_name, directions, trial_id)
-            for trial in self._copy.prior():
+            copy = StudyCopy(self._storage, self._study_name, directions, trial_id)
+            known = self._parameters
+            ranges = None if known is None else {name: distribution_of(each) for name, each in known.all().items()}
+            for trial in copy.prior(ranges, () if known is None else known.domains):
                 self._learn(trial)
+            self._copy = copy
         if self._stop.called:
             return self.FINISHED
         point = self._first.pop(0) if self._first else Point({}, {}, False)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from holdfast.errors import InvalidInputError, StorageError
@@ -74,11 +74,15 @@ class StudyCopy:
         # A connection belongs to the process that made it.
         return {**self.__dict__, "_study": None, "_known": set()}
 
-    def prior(self) -> list[Any]:
+    def prior(self, ranges: Mapping[str, Any] | None = None, always: Iterable[str] = ()) -> list[Any]:
         """The finished trials that were there when the experiment began, in order.
 
+        Args:
+            ranges: The distributions of all parameters by name; None if they are not known before they are asked for.
+            always: Names of the parameters that every trial has.
+
         Raises:
-            InvalidInputError: The study there has other objectives.
+            InvalidInputError: The study there has other objectives, or at the beginning other parameters.
             StorageError: The storage cannot be used now.
         """
         try:
@@ -86,6 +90,8 @@ class StudyCopy:
             began = self._study.user_attrs.get(self._key)
             trials = self._study.get_trials(deepcopy=False)
             if began is None:
+                if ranges is not None:
+                    self._check_ranges(trials, ranges, always)
                 began = [len(trials), [trial.number for trial in trials if not trial.state.is_finished()]]
                 self._study.set_user_attr(self._key, began)
         except InvalidInputError:
@@ -99,6 +105,25 @@ class StudyCopy:
             ) from error
         count, unfinished = began
         return [trial for trial in trials if trial.number < count and trial.number not in unfinished]
+
+    def _check_ranges(self, trials: Sequence[Any], ranges: Mapping[str, Any], always: Iterable[str]) -> None:
+        theirs: dict[str, Any] = {}
+        for trial in trials:
+            theirs |= trial.distributions
+            for name, found in trial.distributions.items():
+                if name not in ranges:
+                    raise self._other_space(f"has a parameter {name!r}, and the search space has none of that name")
+                if _facts(found) != _facts(ranges[name]):
+                    raise self._other_space(f"has {name!r} in {found}, and the search space in {ranges[name]}")
+        lacking = [name for name in always if name not in theirs]
+        if theirs and lacking:
+            raise self._other_space(f"has no parameter {lacking[0]!r}, which the search space has")
+
+    def _other_space(self, why: str) -> InvalidInputError:
+        return InvalidInputError(
+            f"The study {self._name!r} in the given storage {why}. Names and ranges must be those of the study: change "
+            "the search space, or give another study_name."
+        )
 
     def add(self, trial_id: str, trial: Any) -> None:
         """Copy a trial that has ended, unless it is there already."""
@@ -138,6 +163,15 @@ class StudyCopy:
         ours = [trial for trial in trials if TRIAL in trial.user_attrs]
         self._known = {(trial.user_attrs[TRIAL], trial.state.name) for trial in ours}
         self._study = study
+
+
+def _facts(distribution: Any) -> tuple[Any, ...]:
+    """What makes two distributions the same, those of earlier versions of Optuna included."""
+    kinds = load_optuna().distributions
+    if isinstance(distribution, kinds.CategoricalDistribution):
+        return ("choice", *distribution.choices)
+    whole = isinstance(distribution, kinds.IntDistribution)
+    return whole, distribution.low, distribution.high, distribution.step, distribution.log
 
 
 def constraints_of(trial: Any) -> dict[str, Any]:
