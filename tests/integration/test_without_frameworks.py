@@ -38,6 +38,23 @@ except ImportError as error:
     assert f"pip install 'holdfast[{extra}]'" in said
 
 
+def test_keras_without_its_backend_names_the_setting():
+    """Installing Keras again changes nothing: it chooses a backend by a variable, and that one is missing."""
+    pytest.importorskip("keras")
+    code = """
+import os, sys
+os.environ["KERAS_BACKEND"] = "tensorflow"
+sys.modules["tensorflow"] = None
+try:
+    import holdfast.integration.keras
+except ImportError as error:
+    print(error)
+"""
+    said = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout
+    assert "KERAS_BACKEND=torch" in said
+    assert "pip install" not in said
+
+
 def test_integrations_are_listed_and_a_wrong_name_is_an_attribute_error():
     assert set(dir(tune.integration)) >= set(FRAMEWORKS)
     assert not hasattr(tune.integration, "no_such_framework")

@@ -11,7 +11,12 @@ from holdfast.integration import chance
 from holdfast.integration.reporting import MetricChoice, Metrics, Postprocess, Saving, load_framework
 from holdfast.trainable.api import report
 
-keras = load_framework("keras", "keras", "keras")
+_BACKEND = (
+    "Keras is installed and its backend is not: install tensorflow, torch or jax, and name another one than tensorflow "
+    "in the environment, for example KERAS_BACKEND=torch, before Keras is imported."
+)
+
+keras = load_framework("keras", "keras", "keras", _BACKEND)
 _Callback: Any = keras.callbacks.Callback
 
 __all__ = ["TuneReportCallback", "TuneReportCheckpointCallback"]

@@ -12,6 +12,7 @@ import os
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from importlib import import_module
+from importlib.util import find_spec
 from typing import Any
 
 from holdfast.checkpoints.checkpoint import Checkpoint
@@ -25,11 +26,17 @@ Metrics = str | list[str] | tuple[str, ...] | Mapping[str, str] | None
 Postprocess = Callable[[dict[str, Any]], dict[str, Any]]
 
 
-def load_framework(module: str, package: str, extra: str) -> Any:
+def load_framework(module: str, package: str, extra: str, needs: str = "") -> Any:
     """A module of the framework.
 
+    Args:
+        module: Its name.
+        package: What it is called where packages are installed from.
+        extra: Ours that installs it.
+        needs: What to do if it is installed and cannot be imported all the same; "" for installing it again.
+
     Raises:
-        ImportError: It is not installed; the message says how to install it.
+        ImportError: It cannot be imported; the message says what to do.
     """
     try:
         with warnings.catch_warnings():
@@ -37,9 +44,11 @@ def load_framework(module: str, package: str, extra: str) -> Any:
             warnings.simplefilter("ignore")
             return import_module(module)
     except ImportError as error:
+        way = f"Type: pip install 'holdfast[{extra}]'"
+        if needs and find_spec(module.partition(".")[0]) is not None:
+            way = needs
         raise ImportError(
-            f"This integration needs the package {package}, which cannot be imported ({error}). "
-            f"Type: pip install 'holdfast[{extra}]'",
+            f"This integration needs the package {package}, which cannot be imported ({error}). {way}",
             name=getattr(error, "name", None),
         ) from error
 
