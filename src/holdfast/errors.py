@@ -3,6 +3,7 @@
     TuneError
     ├── UsageError                     fix your code or your arguments; nothing was started
     │   ├── InvalidInputError          (also ValueError)
+    │   │   ├── MissingObjectError     an object of the search space was not kept: give param_space= again
     │   │   └── RecursiveDependencyError   sampled values depend on each other in a circle
     │   ├── InvalidTypeError           (also TypeError)
     │   ├── CannotWrapError            (also RuntimeError) with_resources() cannot attach to this callable
@@ -59,6 +60,10 @@ class UsageError(TuneError):
 
 class InvalidInputError(UsageError, ValueError):
     """An argument has a value that holdfast cannot work with."""
+
+
+class MissingObjectError(InvalidInputError):
+    """An object that a trial's config names was not kept with the experiment; a restore has to be given it again."""
 
 
 class RecursiveDependencyError(InvalidInputError):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +15,9 @@ from searcher_experiments import SEARCHES, TRIALS
 import holdfast as tune
 from holdfast.core import events as ev
 from holdfast.journal.reader import read_journal
+from holdfast.search import Searcher
+
+Make = Callable[..., tune.Tuner]
 
 KILL_EVERY = 10  # writes of the journal; each has one event or several
 MAX_LIVES = 60
@@ -102,3 +107,29 @@ def test_limiters_do_not_wait_for_trials_that_a_restore_gave_up(make_tuner: Any,
     grid = tune.Tuner.restore(str(root), train, resume_unfinished=False).fit()
     assert len(grid) == 4
     assert sum(result.metrics.get("training_iteration") == 3 for result in grid) == 3
+
+
+class Clueless(Searcher):
+    def __init__(self) -> None:
+        super().__init__("loss", "min")
+
+    def set_search_properties(self, *_: Any, **__: Any) -> bool:
+        return True
+
+    def suggest(self, trial_id: str) -> dict[str, Any]:
+        raise KeyError("no idea")
+
+    def on_trial_complete(self, *_: Any, **__: Any) -> None:
+        """Never called."""
+
+
+@pytest.mark.parametrize("verbose", [0, 1])
+def test_a_search_that_fails_at_its_start_is_an_error_and_no_interruption(
+    make_tuner: Make, verbose: int, caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(KeyError, match="no idea"):
+        make_tuner(lambda config: None, {"x": tune.uniform(0, 1)}, search_alg=Clueless(), verbose=verbose).fit()
+    said = caplog.text + capsys.readouterr().out
+    assert re.search(r"exp ended with an error.*the search failed: KeyError: 'no idea'", said)
+    assert "interrupted" not in said
+    assert "unfinished: 0" not in said

@@ -146,6 +146,12 @@ def test_failed_trials_can_be_tried_again_by_pasting_a_call() -> None:
     assert 'Tuner.restore("/data/lr-search", resume_errored=True).fit()' in last
 
 
+def test_trials_that_lack_an_object_are_tried_again_with_the_space() -> None:
+    run = Run()
+    run.world.fail(run.world.launch(), ev.ErrorFacts("MissingObjectError", "the value of 'data'", "", ""))
+    assert 'Tuner.restore("/data/lr-search", param_space=..., resume_errored=True).fit()' in run.end()[-1]
+
+
 def test_an_error_of_the_driver_is_told_with_the_way_out() -> None:
     run = Run()
     run.world.launch()
@@ -272,6 +278,12 @@ def test_silence_still_tells_how_to_resume(
         display.end(world.state, world.facts, RunSummary(at=world.at, outcome=Ending.INTERRUPTED, reason="SIGTERM"))
     assert 'Tuner.restore("/data/lr-search")' in caplog.text
     assert capsys.readouterr().out == ""
+
+
+def test_silence_does_not_count_trials_that_are_not_there(caplog: pytest.LogCaptureFixture) -> None:
+    world = World()
+    SilentDisplay().end(world.state, world.facts, RunSummary(at=world.at, outcome=Ending.FAILED, reason="no space"))
+    assert "lr-search ended with an error (no space). Resume with: " in caplog.text
 
 
 def test_silence_says_nothing_about_a_good_end(caplog: pytest.LogCaptureFixture) -> None:

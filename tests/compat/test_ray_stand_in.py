@@ -94,7 +94,7 @@ if sys.argv[1] == "begin":
     run_config = tune.RunConfig(name="exp", storage_path={storage!r}, verbose=0)
     tune.Tuner(measure, param_space=space, run_config=run_config).fit()
 else:
-    given = {{"param_space": space}} if sys.argv[1] == "again" else {{}}
+    given = {{"param_space": space}} if sys.argv[1] == "again" else {{"run_config": tune.RunConfig(verbose=1)}}
     grid = tune.Tuner.restore({storage!r} + "/exp", measure, resume_errored=True, **given).fit()
     for result in grid:
         print("size", result.metrics.get("size"), "error", result.error)
@@ -116,5 +116,11 @@ def test_a_reference_lives_as_long_as_its_driver(tmp_path: Path) -> None:
     without = run("without")
     assert "'net/model'" in without.stdout, without.stderr + without.stdout
     assert "param_space=" in without.stdout
+    # Displays cut messages, and the last line is what a person pastes: both name what has to be given.
+    line = next(line for line in without.stdout.splitlines() if "failed: LostObjectError in line" in line)
+    assert "Put it again and give param_space= to Tuner.restore()" in line
+    assert "'net/model'" in line
+    assert "Try the failed trials again with: Tuner.restore" in without.stdout
+    assert ", param_space=..., resume_errored=True).fit()" in without.stdout
     again = run("again")
     assert "size 10 error None" in again.stdout, again.stderr + again.stdout

@@ -135,6 +135,35 @@ def test_a_class_goes_on_from_the_dict_that_ray_has_pickled(holdfast: Run, recor
     assert list(grid[1].metrics_dataframe["training_iteration"]) == [1, 2, 3, 4, 5]
 
 
+def test_the_first_line_counts_the_imported_trials_if_no_others_can_be_made(
+    imported: Recorded, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune.Tuner.restore(str(imported("interrupted")), trainable=slow).fit()
+    assert "holdfast: interrupted, 6 trials, " in capsys.readouterr().out
+
+
+def test_rows_that_a_population_went_back_behind_are_not_called_retries(
+    holdfast: Run, recorded: Recorded, tmp_path: Path
+) -> None:
+    assert "(2 superseded by later attempts)" in holdfast("import", recorded("pbt"), tmp_path / "new").out
+
+
+def test_a_missing_object_is_told_with_what_to_give(
+    holdfast: Run, recorded: Recorded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, target = recorded("objects"), tmp_path / "new"
+    unfinish(source, 0)
+    assert holdfast("import", source, target).code == 0
+    tune.Tuner.restore(str(target), trainable=with_widget).fit()
+    said = capsys.readouterr().out
+    assert "failed: MissingObjectError: Give param_space= to Tuner.restore() again: the value of 'widget'" in said
+    again = f'Tuner.restore("{target}", trainable=with_widget, param_space=..., resume_errored=True).fit()'
+    assert f"Try the failed trials again with: {again}" in said
+    status = holdfast("status", target).out
+    assert f"try the failed trials again: {again}" in status
+    assert "holdfast resume" not in status
+
+
 def test_objects_of_configs_are_given_again(holdfast: Run, recorded: Recorded, tmp_path: Path) -> None:
     source = recorded("objects")
     unfinish(source, 0)

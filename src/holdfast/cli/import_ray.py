@@ -78,7 +78,7 @@ def import_experiment(source: str, target: str, state_name: str = "") -> Importe
 def _lines(imported: Imported) -> list[str]:
     copied = imported.copied
     counts = ", ".join(f"{count} {status}" for status, count in sorted(imported.counts.items()))
-    superseded = f" ({copied.superseded} superseded by retries)" if copied.superseded else ""
+    superseded = f" ({copied.superseded} superseded by later attempts)" if copied.superseded else ""
     lines = [
         f"Imported {imported.source} ({imported.state_file}) to {imported.target}:",
         f"  {plural(copied.trials, 'trial')}: {counts}",

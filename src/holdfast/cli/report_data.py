@@ -31,7 +31,7 @@ from holdfast.display.tracker import (
     metric_value,
     total_trials,
 )
-from holdfast.display.words import restore_call
+from holdfast.display.words import needs_space, restore_call, retry_call
 from holdfast.errors import JournalDamagedError
 from holdfast.journal.durable_mark import oldest_volatile
 from holdfast.journal.records import decode_record
@@ -100,7 +100,14 @@ def resume_command(history: History) -> str | None:
         command += f" --trainable MODULE:{name_as_written(history.spec.trainable).replace('...', 'NAME')}"
     if phase != Phase.FINISHED:
         return command
-    return f"{command} --resume-errored" if history.state.counts[Status.ERROR] else None
+    # The command has no way to give the search space.
+    can_retry = history.state.counts[Status.ERROR] and not _lacks_objects(history)
+    return f"{command} --resume-errored" if can_retry else None
+
+
+def _lacks_objects(history: History) -> bool:
+    """Whether trials failed because objects of the search space are not there any more."""
+    return needs_space(trial.error.type for trial in history.state.trials if trial.error is not None)
 
 
 def _needs_trainable(history: History) -> bool:
@@ -118,7 +125,7 @@ def resume_call(history: History) -> str | None:
         needed = trainable if _needs_trainable(history) else ""
         return f"{restore_call(history.shown, needed)}.fit()"
     # Without it the stored code is used, which is what failed.
-    return f"{restore_call(history.shown, trainable, resume_errored=True)}.fit()"
+    return f"{retry_call(history.shown, trainable, needs_space=_lacks_objects(history))}.fit()"
 
 
 def overview(history: History, now: float, *, rows: int = 10) -> ProgressView:

@@ -193,10 +193,9 @@ def _resume_lines(history: History) -> list[str]:
     command, call = resume_command(history), resume_call(history)
     if history.damage is not None:
         return [f"repair it: holdfast repair {shlex.quote(history.shown)}"]
-    if command is None:
-        return []
+    ways = [way for way in (command, call) if way is not None]
     what = {Phase.NEW: "start it", Phase.FINISHED: "retry the failed trials"}.get(phase_of(history), "resume")
-    return [f"{what}: {command}", f"{' ' * len(what)}  {call}"]
+    return [f"{f'{what}:' if n == 0 else ' ' * (len(what) + 1)} {way}" for n, way in enumerate(ways)]
 
 
 # --- watching

@@ -238,10 +238,11 @@ def _has_ended(home: str) -> bool:
 def _lost(ref: ObjectRef) -> str:
     session = current()
     key = _key_of(ref, session.config) if session is not None else ""
-    place = f"param_space key {key!r}" if key else "a config, or wherever this reference came from"
+    place = f"the object of param_space key {key!r}" if key else "the object"
+    # What to do comes first: displays cut messages.
     return (
-        f"The object behind {ref!r} ({place}) no longer exists: it ended with the driver that put it. Put it again and "
-        "pass the new reference: Tuner.restore(path, trainable, param_space={...})."
+        f"Put it again and pass param_space= with the new reference to Tuner.restore(): {place} no longer exists, "
+        f"because the driver that put it has ended ({ref!r})."
     )
 
 

@@ -337,7 +337,7 @@ class Driver(DriverLife):
             self._hooks.last_words()
         finally:
             self._backend.finish(state, lambda: watches.why_leave(clock.now()))
-        self._hooks.finish(state.driver.draining)
+        self._hooks.finish(state.driver.draining, failed=self._proposer.error is not None)
 
     def take_last_snapshot(self) -> None:
         self._snapshots.finish()
@@ -356,7 +356,8 @@ class Driver(DriverLife):
 
     def _make_notifier(self, state: State, clock: RealClock, journal: JournalWriter, engine: Engine) -> Notifier:
         config, environment, info, root = self._run_config, self._environment, self._info, self._experiment.root
-        history = Past(root.path, self._experiment.spec.retention, self._results)
+        spec, space = self._experiment.spec, self._experiment.settings.space
+        history = Past(root.path, spec.retention, self._results)
         info.load_rows = history.rows
         given = [*(config.callbacks or ()), *callbacks_from_paths(environment.callbacks)]
         facts = ExperimentFacts(
@@ -364,7 +365,7 @@ class Driver(DriverLife):
             root=shown_root(info),
             metric=info.metric,
             mode=info.mode,
-            total=info.total_samples,
+            total=info.total_samples if info.total_samples is not None else imported.known_total(spec, space, state),
             started_at=clock.now(),
             resumed=bool(state.trials),
             trainable=info.trainable_name,

@@ -68,6 +68,11 @@ def lacks_space(spec: Spec, space: Any) -> bool:
     return bool(spec.origin) and not space and (bool(spec.space_keys) or not spec.is_space_known)
 
 
+def known_total(spec: Spec, space: Any, state: State) -> int | None:
+    """How many trials there will be, if nothing else tells: without a space those that were imported."""
+    return len(state.trials) if lacks_space(spec, space) else None
+
+
 def check_samples(spec: Spec, space: Any) -> None:
     """Refuse another number of samples without a space to take them from.
 

@@ -185,14 +185,15 @@ class Notifier:
             self._files.add_written_since(began)
         self.flush_files()
 
-    def finish(self, interrupted: str) -> None:
-        """Everything is where it belongs."""
+    def finish(self, interrupted: str, *, failed: bool = False) -> None:
+        """Everything is where it belongs; ``interrupted`` says why that is not all, ``failed`` that it is an error."""
         if not self.flush_files():
             self.warn(
                 f"result files could not be written ({self._files.trouble}); the journal has every row, "
                 "and the next restore writes them"
             )
-        self._display.end(Ending.INTERRUPTED if interrupted else Ending.FINISHED, interrupted)
+        outcome = Ending.INTERRUPTED if interrupted else Ending.FINISHED
+        self._display.end(Ending.FAILED if failed else outcome, interrupted)
 
     def failed(self, error: BaseException) -> None:
         """The run ends with an exception: say what is safe and how to continue."""

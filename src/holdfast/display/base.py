@@ -186,11 +186,11 @@ class SilentDisplay(Display):
             ended = "was interrupted" if summary.outcome == Ending.INTERRUPTED else "ended with an error"
             unfinished = sum(state.counts[status] for status in Status.ALL if status not in Status.FINAL)
             logger.warning(
-                "%s %s%s; unfinished: %s. %s",
+                "%s %s%s%s. %s",
                 one_line(facts.name, 80),
                 ended,
                 f" ({reason})" if reason else "",
-                plural(unfinished, "trial"),
+                f"; unfinished: {plural(unfinished, 'trial')}" if unfinished else "",
                 next_line(facts, summary),
             )
 

@@ -38,6 +38,9 @@ CLOSING_LINES = 14
 
 CLOSING_KINDS = 7
 MAX_MESSAGE = 160
+NOT_KEPT = frozenset({"LostObjectError", "MissingObjectError"})
+"""Exceptions that say that an object of the search space is not there any more."""
+
 MAX_PARAMS = 6
 BACKLOG_S = 2.0
 """A checkpoint that has been on its way for less is not worth a word."""
@@ -359,13 +362,24 @@ def restore_call(root: str, trainable: str = "", **arguments: Any) -> str:
     Args:
         root: Where the experiment is.
         trainable: How the trainable is written in the user's script, if its code may have been corrected there.
-        **arguments: The others.
+        **arguments: The others; an ellipsis for what the user has to fill in.
     """
     given = f", trainable={trainable}" if trainable else ""
-    given += "".join(f", {name}={value!r}" for name, value in arguments.items())
+    given += "".join(f", {name}={'...' if value is ... else repr(value)}" for name, value in arguments.items())
     # JSON's escapes are Python's too, and its quotes are double; what UTF-8 cannot encode is written as an escape.
     readable = root.isprintable()
     return f"Tuner.restore({json.dumps(root, ensure_ascii=not readable)}{given})"
+
+
+def retry_call(root: str, trainable: str, *, needs_space: bool) -> str:
+    """The call that tries failed trials again."""
+    space = {"param_space": ...} if needs_space else {}
+    return restore_call(root, trainable, **space, resume_errored=True)
+
+
+def needs_space(types: Iterable[str]) -> bool:
+    """Whether one of these exceptions is raised again unless the search space is given again."""
+    return any(each.rpartition(".")[2] in NOT_KEPT for each in types)
 
 
 def resume_line(facts: ExperimentFacts) -> str:
@@ -447,7 +461,8 @@ def closing_lines(
     if summary.outcome != Ending.FINISHED:
         lines.append(next_line(facts, summary))
     elif view.counts[Status.ERROR]:
-        again = restore_call(facts.root, facts.given_as, resume_errored=True)
+        lacking = needs_space(group.type for group in view.failures if group.errored)
+        again = retry_call(facts.root, facts.given_as, needs_space=lacking)
         lines.append(f"Retry the failed trials with: {again}.fit()")
     return lines
 

@@ -15,7 +15,7 @@ from copy import copy
 from functools import partial
 from typing import Any
 
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, MissingObjectError
 from holdfast.space.exact import IN, Inside, Object, is_ours, pack_leaf, pack_mapping, pack_scalar, tagged, unpack
 from holdfast.space.nested import SCALARS, Path, has_variables, is_grid, is_opaque, joined
 
@@ -200,12 +200,13 @@ def find_object(marker: Mapping[str, str], objects: Mapping[str, Any]) -> Any:
     """The object that a marker stands for.
 
     Raises:
-        InvalidInputError: It is missing.
+        MissingObjectError: It was not kept.
     """
     try:
         return objects[marker["__object__"]]
     except KeyError:
-        raise InvalidInputError(
-            f"The value of {marker['__object__']!r} (a {marker['type']}) is needed, but it was not kept with the "
-            f"experiment. Pass the search space again: Tuner.restore(path, trainable, param_space=...)."
+        # What to do comes first: displays cut messages.
+        raise MissingObjectError(
+            f"Give param_space= to Tuner.restore() again: the value of {marker['__object__']!r} (a {marker['type']}) "
+            "is needed, and it was not kept with the experiment."
         ) from None
