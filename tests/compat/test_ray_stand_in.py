@@ -118,9 +118,9 @@ def test_a_reference_lives_as_long_as_its_driver(tmp_path: Path) -> None:
     assert "param_space=" in without.stdout
     # Displays cut messages, and the last line is what a person pastes: both name what has to be given.
     line = next(line for line in without.stdout.splitlines() if "failed: LostObjectError in line" in line)
-    assert "Put it again and give param_space= to Tuner.restore()" in line
+    assert "Put it again and pass param_space= with the new reference to Tuner.restore()" in line
     assert "'net/model'" in line
-    assert "Try the failed trials again with: Tuner.restore" in without.stdout
+    assert "Retry the failed trials with: Tuner.restore" in without.stdout
     assert ", param_space=..., resume_errored=True).fit()" in without.stdout
     again = run("again")
     assert "size 10 error None" in again.stdout, again.stderr + again.stdout

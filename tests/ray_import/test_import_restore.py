@@ -158,7 +158,7 @@ def test_a_missing_object_is_told_with_what_to_give(
     said = capsys.readouterr().out
     assert "failed: MissingObjectError: Give param_space= to Tuner.restore() again: the value of 'widget'" in said
     again = f'Tuner.restore("{target}", trainable=with_widget, param_space=..., resume_errored=True).fit()'
-    assert f"Try the failed trials again with: {again}" in said
+    assert f"Retry the failed trials with: {again}" in said
     status = holdfast("status", target).out
     assert f"try the failed trials again: {again}" in status
     assert "holdfast resume" not in status
