@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -218,3 +219,53 @@ def test_trials_of_a_killed_driver_whose_journal_is_gone_go_on_from_their_checkp
             assert steps[-1] == PLAN.steps
     finally:
         lab.close()
+
+
+# --- the last driver is gone without a trace
+
+
+@pytest.fixture(scope="module")
+def rolled_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An experiment whose ``.holdfast`` is as it was before its last driver; everything else is as that driver left it.
+
+    The first driver ran one trial in full and left the others; the second has finished them.
+    """
+    root = tmp_path_factory.mktemp("rolled-back") / "exp"
+    tune.Tuner(
+        count_to_four,
+        param_space={"x": tune.grid_search([1, 2, 3])},
+        tune_config=tune.TuneConfig(max_concurrent_trials=1),
+        run_config=tune.RunConfig(name=root.name, storage_path=str(root.parent), verbose=0, callbacks=[LeaveEarly()]),
+    ).fit()
+    before = root.parent / "before"
+    shutil.copytree(root / ".holdfast", before)
+    assert tune.Tuner.restore(str(root), run_config=tune.RunConfig(verbose=0)).fit().num_errors == 0
+    shutil.rmtree(root / ".holdfast")
+    shutil.move(before, root / ".holdfast")
+    return root
+
+
+class LeaveEarly(tune.Callback):
+    """Ends the first driver, as Ctrl+C does, after the first report of its second trial."""
+
+    def on_trial_result(self, iteration: int, trials: Any, trial: Any, result: dict[str, Any], **info: Any) -> None:
+        if len(trials) > 1 and result["training_iteration"] == 1 and result["step"] == 1:
+            os.kill(os.getpid(), signal.SIGINT)
+
+
+def test_every_reader_notices_that_the_last_driver_is_gone_with_all_its_records(
+    rolled_back: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, read in readers(rolled_back).items():
+        if name != "fit":
+            with pytest.raises(JournalDamagedError, match="holdfast repair"):
+                print(name, read())
+    commands = {"status": [], "show": [], "export": [str(tmp_path / "out.csv")], "logs": [], "verify": []}
+    for command, more in commands.items():
+        capsys.readouterr()
+        assert holdfast([command, str(rolled_back), *more]) == 1, command
+        told = capsys.readouterr()
+        assert "repair" in told.out + told.err, command
+    assert holdfast(["list", str(rolled_back.parent), "--json"]) == 1
+    assert json.loads(capsys.readouterr().out)[0]["journal_damage"]
+    assert not (tmp_path / "out.csv").exists()

@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.cli.printing import print_json, say, size_text
 from holdfast.cli.verify_checkpoints import Inspector, LocalCheckpoints, check_checkpoints
-from holdfast.controller.evidence import Known, unknown_checkpoints, unknown_in_store
+from holdfast.controller.evidence import Known, still_unknown, unknown_checkpoints, unknown_in_store
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.opening import open_state
 from holdfast.controller.remote_experiment import remote_of
@@ -221,8 +221,7 @@ def _check_unknown(
     if found and report.whole:
         # A driver may have committed them while we read; the journal knows them before they are there.
         state = open_state((again() if again else root).path, spec.retention).state
-        known = Known(state, spec.uid, finished=True)
-        found = [each for each in found if known.is_unknown(each.manifest, each.manifest.index)]
+        found = still_unknown(found, Known(state, spec.uid, finished=True))
     shown = shlex.quote(root.shown)
     todo = f"`holdfast repair {shown}` recovers it"
     if remote is not None:

@@ -19,9 +19,12 @@ from holdfast.checkpoints.manifest import BadManifest, Manifest, decode
 from holdfast.checkpoints.names import MANIFEST, index_of
 from holdfast.core.state import State
 from holdfast.errors import DamageError, JournalDamagedError, StorageError
+from holdfast.journal.epoch import this_machine
 from holdfast.storage.untrusted import read_regular
 
 if TYPE_CHECKING:
+    from holdfast.controller.spec import Root
+    from holdfast.shipping.restore_mirror import RestoredMirror
     from holdfast.storage.store import Store
 
 TRIAL_ID = re.compile(r"(?<![0-9a-f])([0-9a-f]{5}_\d{5,})(?!\d)", re.ASCII)
@@ -119,6 +122,21 @@ def unknown_in_store(store: Store, known: Known) -> list[Unknown]:
         if known.is_unknown(manifest, index):
             found.append(Unknown(folder, manifest, there.modified))
     return sorted(found, key=lambda each: (each.manifest.trial, each.manifest.index))
+
+
+def still_unknown(found: list[Unknown], known: Known) -> list[Unknown]:
+    """Those of ``found`` that a history which was read after them does not know either."""
+    return [each for each in found if known.is_unknown(each.manifest, each.manifest.index)]
+
+
+def is_only_in_store(root: Root, restored: RestoredMirror) -> bool:
+    """Whether nothing on this machine tells what was committed, so that only the store itself can be asked.
+
+    The mirror of the last driver remembers how much it has shipped.
+    """
+    last = restored.holder
+    ran_here = last is not None and last.claim.machine == this_machine() and root.logs.is_dir()
+    return not (ran_here and restored.case in ("equal", "ahead"))
 
 
 def records_lost(shown: str, found: list[Unknown], state: State, *, in_store: bool = False) -> JournalDamagedError:

@@ -18,7 +18,7 @@ from holdfast.checkpoints.remote_job_threads import AnyJob, AnyOutcome, RemoteJo
 from holdfast.checkpoints.remote_jobs import RemoteJobPerformer
 from holdfast.config import SyncConfig
 from holdfast.controller.backends import CheckpointJobs, Durability, JobContext
-from holdfast.controller.evidence import Known, records_lost, unknown_checkpoints, unknown_in_store
+from holdfast.controller.evidence import Known, is_only_in_store, records_lost, unknown_checkpoints, unknown_in_store
 from holdfast.controller.file_sync import FileSync, LogUploads
 from holdfast.controller.remote_checkpoint_jobs import RemoteCheckpointJobEdge, most_uncommitted
 from holdfast.controller.remote_experiment import SPEC, mirrored_in
@@ -48,7 +48,7 @@ from holdfast.errors import (
     StoreUnreachableError,
 )
 from holdfast.journal.claims import Claim
-from holdfast.journal.epoch import claim_epoch, this_machine, withdraw
+from holdfast.journal.epoch import claim_epoch, withdraw
 from holdfast.journal.log import Journal
 from holdfast.shipping import parts
 from holdfast.shipping.restore_mirror import claim_remote, restore_mirror
@@ -127,7 +127,7 @@ class RemoteBackend:
         self._files: FileSync | None = None
         self._logs = LogUploads(root.path, 0)  # those of another epoch once that is known
         self._gave_up = ""
-        self._is_new_here = False  # the last driver was elsewhere: what it has committed is in the store alone
+        self._is_new_here = False  # the last driver was elsewhere, or nobody knows of one
         self._last_words_s = LAST_WORDS_S
 
     @property
@@ -149,9 +149,7 @@ class RemoteBackend:
                 raise _taken_place(self._remote.url)
             restored = restore_mirror(self._store, self._root.path)
             self.message = restored.message
-            before = restored.holder
-            ran_here = before is not None and before.claim.machine == this_machine() and self._root.logs.is_dir()
-            self._is_new_here = before is not None and not (ran_here and restored.case in ("equal", "ahead"))
+            self._is_new_here = is_only_in_store(self._root, restored)
             if not self._is_ours():
                 raise _taken_place(self._remote.url)
             self._objects.note_there()

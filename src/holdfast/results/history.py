@@ -14,9 +14,16 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.controller.changes import put_over_spec
-from holdfast.controller.evidence import Known, records_lost, unknown_checkpoints
+from holdfast.controller.evidence import (
+    Known,
+    is_only_in_store,
+    records_lost,
+    still_unknown,
+    unknown_checkpoints,
+    unknown_in_store,
+)
 from holdfast.controller.opening import Opened, collector_paused, open_state
-from holdfast.controller.remote_experiment import mirror_root, open_root, remote_of
+from holdfast.controller.remote_experiment import Remote, mirror_root, open_root, remote_of
 from holdfast.controller.spec import Root, Spec, read_spec
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
@@ -233,16 +240,26 @@ def open_mirror(path: str | os.PathLike[str], *, why: str) -> History | None:
     from holdfast.shipping.restore_mirror import RestoredMirror
 
     shipped = read_note(str(root.path)) or Shipped()
-    found = _fold(root, RestoredMirror(str(root.path), "equal", shipped, None), None)
+    found = _fold(root, RestoredMirror(str(root.path), "equal", shipped, None), None, ask=False)
     found.unasked = why
     return found
 
 
-def _fold(root: Root, restored: RestoredMirror | None, info: ExperimentInfo | None, tolerant: bool = False) -> History:
+def _fold(
+    root: Root,
+    restored: RestoredMirror | None,
+    info: ExperimentInfo | None,
+    tolerant: bool = False,
+    *,
+    ask: bool = True,
+) -> History:
+    """Fold what is at ``root``; ``ask`` allows to look into its store."""
     spec = read_spec(root)
     opened, owner = _open(root, spec.retention, tolerant)
-    if opened.damage is None and not opened.is_vouched:
+    if opened.damage is None:
         opened, damage = _compare_with_checkpoints(root, spec, opened, tolerant)
+        if damage is None and ask:
+            damage = _compare_with_store(root, restored, spec, opened.state)
         if damage is not None and not tolerant:
             raise damage
         opened.damage = damage
@@ -266,14 +283,34 @@ def _fold(root: Root, restored: RestoredMirror | None, info: ExperimentInfo | No
 def _compare_with_checkpoints(
     root: Root, spec: Spec, opened: Opened, tolerant: bool
 ) -> tuple[Opened, JournalDamagedError | None]:
-    """Look for checkpoints that the history does not know, where nobody says how far it must reach."""
-    found = unknown_checkpoints(root.path, Known(opened.state, spec.uid, finished=True))
+    """Look for checkpoints on this machine that the history does not know.
+
+    If the last driver has said how far its history reaches, finished trials are not looked at: a later driver, whose
+    records may all be gone, has added checkpoints to new trials and to those that had not ended.
+    """
+    found = unknown_checkpoints(root.path, Known(opened.state, spec.uid, finished=not opened.is_vouched))
     if found:
         # A live driver may have committed them since we read; the journal knows them before they are there.
         opened, _ = _open(root, spec.retention, tolerant)
-        known = Known(opened.state, spec.uid, finished=True)
-        found = [each for each in found if known.is_unknown(each.manifest, each.manifest.index)]
-    return opened, records_lost(root.shown, found, opened.state) if found else None
+        found = still_unknown(found, Known(opened.state, spec.uid, finished=True))
+    in_store = root.remote is not None
+    return opened, records_lost(root.shown, found, opened.state, in_store=in_store) if found else None
+
+
+def _compare_with_store(
+    root: Root, restored: RestoredMirror | None, spec: Spec, state: State
+) -> JournalDamagedError | None:
+    """Look for checkpoints in the store that the history does not know: lists all keys there."""
+    if root.remote is None or restored is None or not is_only_in_store(root, restored):
+        return None
+    if restored.holder is not None and restored.holder.alive:
+        return None  # it has compared when it began
+    found = unknown_in_store(root.remote.store, Known(state, spec.uid, finished=True))
+    if found:  # a driver may have begun since we read
+        again, _ = _restored(root.remote)
+        state = _open(again, spec.retention)[0].state
+        found = still_unknown(found, Known(state, spec.uid, finished=True))
+    return records_lost(root.shown, found, state, in_store=True) if found else None
 
 
 def open_place(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Root, RestoredMirror | None]:
@@ -288,6 +325,10 @@ def open_place(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Ro
         return Root(parse(path).path), None
     if not remote.exists():
         return open_root(path, filesystem, read_only=True), None  # which says what there is instead
+    return _restored(remote)
+
+
+def _restored(remote: Remote) -> tuple[Root, RestoredMirror]:
     from holdfast.shipping.restore_mirror import restore_mirror
 
     restored = restore_mirror(remote.store, mirror_root(remote).path, read_only=True)
