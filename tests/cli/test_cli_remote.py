@@ -292,3 +292,52 @@ def test_resume_takes_a_uri(holdfast: Run, bucket: str, tmp_path: Path, cache: P
     assert answer.code == 0
     assert json.loads(answer.out)["state"] == "finished"
     assert [result.metrics["step"] for result in ResultGrid.from_path(url)] == [3, 3, 3]
+
+
+@pytest.mark.parametrize("mirror", [False, True], ids=["empty machine", "a reader's mirror"])
+def test_a_store_whose_whole_journal_is_gone_is_damaged_and_nothing_begins_anew(
+    holdfast: Run, stored: str, bucket: str, cache: Path, tmp_path: Path, mirror: bool
+) -> None:
+    url = f"{bucket}/bad/exp"
+    store = far.clone(stored, url)
+    if mirror:
+        assert holdfast("status", url).code == 0
+    lost = [stat.key for stat in store.list(".holdfast/") if stat.key.split("/")[1] in ("parts", "marks")]
+    store.delete(lost)
+    if mirror:
+        # What it knows is more than the store has: nothing is lost, and it is shown.
+        assert len(ResultGrid.from_path(url)) == 2
+        shutil.rmtree(cache)
+    there = far.keys(store, "")
+    for command in (("status",), ("show",), ("logs",), ("export", tmp_path / "out.csv"), ("verify",), ("list",)):
+        answer = holdfast(command[0], url, *command[1:])
+        assert answer.code == 1, command
+        assert "AMAGED" in answer.out or "has lost records" in answer.err, command
+    again = tune.RunConfig(name="exp", storage_path=f"{bucket}/bad", if_exists="resume", verbose=0)
+    for read in (
+        ResultGrid.from_path,
+        lambda path: ExperimentAnalysis(path).trials,
+        lambda path: tune.Tuner.restore(path, far.train).fit(),
+        lambda path: tune.Tuner(far.train, param_space={"x": tune.grid_search([1, 2])}, run_config=again).fit(),
+        # What a driver that refused has left behind vouches for nothing.
+        lambda path: tune.Tuner.restore(path, far.train).fit(),
+        ResultGrid.from_path,
+    ):
+        with pytest.raises(JournalDamagedError, match=r"has lost records: .* checkpoints were committed"):
+            read(url)
+    assert [key for key in far.keys(store, "") if not key.startswith(".holdfast/")] == [
+        key for key in there if not key.startswith(".holdfast/")
+    ]
+
+
+def test_readers_on_another_machine_compare_with_the_checkpoints_in_the_store(
+    holdfast: Run, stored_apart: str, bucket: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = f"{bucket}/bad/exp"
+    store = far.clone(stored_apart, url)
+    store.delete([*far.parts_from_first_commit(store), *(stat.key for stat in store.list(".holdfast/marks/"))])
+    nobody_lives(monkeypatch)
+    with pytest.raises(JournalDamagedError, match="has lost records"):
+        ResultGrid.from_path(url)
+    assert holdfast("status", url).code == 1
+    assert holdfast("show", url).code == 1

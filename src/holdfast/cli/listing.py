@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from holdfast.cli.printing import print_json, say, table_lines, when
 from holdfast.cli.report_data import experiment_facts
 from holdfast.config.environment import default_storage_root
-from holdfast.controller.remote_experiment import SPEC, Remote, remote_of
+from holdfast.controller.remote_experiment import REMOVING, SPEC, Remote, remote_of
 from holdfast.controller.spec import PRIVATE, Root
 from holdfast.display.words import counts_text, one_line, plural, value_text
 from holdfast.errors import InvalidInputError, TuneError
 from holdfast.results.history import open_history
+from holdfast.shipping.parts import PREFIX as PARTS
 from holdfast.storage.address import is_remote, parse
 
 UNREADABLE = "unreadable"
@@ -82,12 +83,25 @@ def _local_experiments(top: Path) -> Iterator[tuple[str, str]]:
 
 def _stored_experiments(top: Remote) -> Iterator[tuple[str, str]]:
     inside = ""
-    for key in sorted(stat.key for stat in top.store.list("") if f"/{stat.key}".endswith(f"/{SPEC}")):
-        name = key.removesuffix(SPEC).rstrip("/")
+    for name in sorted(_stored_names(stat.key for stat in top.store.list(""))):
         if (inside and name.startswith(inside)) or name.count("/") >= MAX_DEPTH:
             continue
         inside = f"{name}/"
         yield name or ".", (top.below(name) if name else top).url
+
+
+def _stored_names(keys: Iterable[str]) -> set[str]:
+    """Where keys tell of an experiment, also of one that has lost the file that says so; not of one that is removed."""
+    found: set[str] = set()
+    going: set[str] = set()
+    for key in keys:
+        name, mark, rest = f"/{key}".partition(f"/{PRIVATE}/")
+        file = f"{mark[1:]}{rest}"
+        if file == SPEC or file.startswith(PARTS):
+            found.add(name.strip("/"))
+        elif file == REMOVING:
+            going.add(name.strip("/"))
+    return found - going
 
 
 def facts_or_damage(place: str) -> dict[str, Any]:
@@ -112,7 +126,8 @@ def _lines(found: list[tuple[str, dict[str, Any]]]) -> list[str]:
 def _cells(name: str, facts: dict[str, Any]) -> tuple[str, ...]:
     name = facts["name"] if name == "." else name
     if facts["state"] == UNREADABLE:
-        return (name, UNREADABLE, one_line(facts["why"], 60), "", "")
+        why = facts["why"].replace(f"{facts['path']}/", "")  # the narrow column is for what is wrong
+        return (name, UNREADABLE, one_line(why, 60), "", "")
     best = facts["best"]
     shown = f"{best['metric']}={value_text(best['value'])}" if best else ""
     at = facts["last_event_at"]

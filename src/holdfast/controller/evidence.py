@@ -129,14 +129,16 @@ def still_unknown(found: list[Unknown], known: Known) -> list[Unknown]:
     return [each for each in found if known.is_unknown(each.manifest, each.manifest.index)]
 
 
-def is_only_in_store(root: Root, restored: RestoredMirror) -> bool:
+def is_only_in_store(root: Root, restored: RestoredMirror, state: State) -> bool:
     """Whether nothing on this machine tells what was committed, so that only the store itself can be asked.
 
-    The mirror of the last driver remembers how much it has shipped.
+    The mirror of the last driver remembers how much it has shipped. A driver that has only claimed the experiment, and
+    may have refused to continue, has no record.
     """
     last = restored.holder
     ran_here = last is not None and last.claim.machine == this_machine() and root.logs.is_dir()
-    return not (ran_here and restored.case in ("equal", "ahead"))
+    has_records = last is not None and last.claim.epoch == state.epoch
+    return not (ran_here and has_records and restored.case in ("equal", "ahead"))
 
 
 def records_lost(shown: str, found: list[Unknown], state: State, *, in_store: bool = False) -> JournalDamagedError:

@@ -37,6 +37,7 @@ from holdfast.controller.spec import Root
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.errors import (
+    DamageError,
     ExperimentExistsError,
     ExperimentLockedError,
     ExperimentNotFoundError,
@@ -51,7 +52,7 @@ from holdfast.journal.claims import Claim
 from holdfast.journal.epoch import claim_epoch, withdraw
 from holdfast.journal.log import Journal
 from holdfast.shipping import parts
-from holdfast.shipping.restore_mirror import claim_remote, restore_mirror
+from holdfast.shipping.restore_mirror import RestoredMirror, claim_remote, restore_mirror
 from holdfast.shipping.shipper import Shipper, ShippingTrouble, ShipStart
 from holdfast.storage.locks import lock
 from holdfast.storage.store import Store
@@ -127,7 +128,7 @@ class RemoteBackend:
         self._files: FileSync | None = None
         self._logs = LogUploads(root.path, 0)  # those of another epoch once that is known
         self._gave_up = ""
-        self._is_new_here = False  # the last driver was elsewhere, or nobody knows of one
+        self._restored: RestoredMirror | None = None
         self._last_words_s = LAST_WORDS_S
 
     @property
@@ -145,11 +146,11 @@ class RemoteBackend:
         """
         # Whoever claims here and not in the store would fence the one of this machine that did both.
         with one_at_a_time(self._root.path.parent):
-            if self._root.exists() and not self._is_ours():  # before it is made the other one's mirror
+            if self._root.has_spec() and not self._is_ours():  # before it is made the other one's mirror
                 raise _taken_place(self._remote.url)
             restored = restore_mirror(self._store, self._root.path)
             self.message = restored.message
-            self._is_new_here = is_only_in_store(self._root, restored)
+            self._restored = restored
             if not self._is_ours():
                 raise _taken_place(self._remote.url)
             self._objects.note_there()
@@ -178,6 +179,12 @@ class RemoteBackend:
         try:
             there = self._store.get(SPEC)
         except ObjectMissingError:
+            if self._remote.exists():
+                raise DamageError(
+                    f"The file {SPEC} of {self._remote.url} is missing in the store. The journal still exists, "
+                    f"and nothing was changed. This machine has a copy of the file: upload {self._root.spec_file} to "
+                    f"{self._remote.url}/{SPEC}, then try again."
+                ) from None
             raise ExperimentNotFoundError(
                 f"There is no experiment at {self._remote.url} any more; its files were removed. Make it again, or "
                 f"choose another RunConfig(name=...). What this machine has of it is in {self._root.path}."
@@ -197,7 +204,8 @@ class RemoteBackend:
 
     def compare(self, state: State, uid: str) -> None:
         found = unknown_checkpoints(self._root.path, Known(state, uid, finished=False))
-        if not found and self._is_new_here:
+        assert self._restored is not None
+        if not found and is_only_in_store(self._root, self._restored, state):
             found = unknown_in_store(self._store, Known(state, uid, finished=False))
         if found:
             self._check_overtaken()

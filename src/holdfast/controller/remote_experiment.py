@@ -15,8 +15,17 @@ from typing import Any
 
 from holdfast.config import Environment
 from holdfast.config.secrets import refuse_secrets
+from holdfast.controller.evidence import Known, unknown_in_store
 from holdfast.controller.spec import PRIVATE, Root
-from holdfast.errors import ExperimentExistsError, ExperimentNotFoundError, InvalidInputError, StorageError
+from holdfast.core.state import State
+from holdfast.errors import (
+    ExperimentExistsError,
+    ExperimentNotFoundError,
+    InvalidInputError,
+    ObjectMissingError,
+    StorageError,
+)
+from holdfast.journal.identity import uid_in
 from holdfast.storage.address import Address, is_remote, parse, unwrapped, within
 from holdfast.storage.local import write_atomic
 from holdfast.storage.probe import probe
@@ -24,6 +33,7 @@ from holdfast.storage.store import Sending, Store, create_once
 
 SPEC = f"{PRIVATE}/spec.json"
 OBJECTS = f"{PRIVATE}/objects"
+REMOVING = f"{PRIVATE}/removing"  # says in a store that the experiment is being removed
 DEFAULT_CACHE = "~/.cache/holdfast"
 ELSEWHERE = "mirror.path"  # names the mirror if the user wanted it in another place
 MIRROR_OF = f"{PRIVATE}/mirror.of"  # in such a mirror: the experiment that it is one of
@@ -69,12 +79,25 @@ class Remote:
         return Remote(self.address / name, self.filesystem)
 
     def exists(self) -> bool:
-        """Is there an experiment exactly here?"""
+        """Is there an experiment exactly here, whole or damaged? One that is being removed is none."""
+        if self.has_spec():
+            return True
+        return bool(self.store.list(f"{PRIVATE}/parts/")) and self.store.stat(REMOVING) is None
+
+    def has_spec(self) -> bool:
+        """Whether the file is there that makes it an experiment."""
         return self.store.stat(SPEC) is not None
 
     def was_started(self) -> bool:
         """Has a driver ever claimed it?"""
-        return any(self.store.list(f"{PRIVATE}/{part}/") for part in ("parts", "epochs"))
+        if any(self.store.list(f"{PRIVATE}/{part}/") for part in ("parts", "epochs", "marks")):
+            return True
+        # Committed checkpoints without any history: it was started, and its history is lost.
+        try:
+            uid = uid_in(self.store.get(SPEC))
+        except ObjectMissingError:
+            return False
+        return bool(uid) and bool(unknown_in_store(self.store, Known(State(), uid, finished=True)))
 
     def publish(self, root: Root, *, unfenced: bool) -> bool:
         """Make a new experiment exist in the store, the file that says so last.

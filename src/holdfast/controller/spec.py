@@ -21,10 +21,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 import xxhash
 
+from holdfast.controller.evidence import Known, unknown_checkpoints
 from holdfast.core.retention import Retention
+from holdfast.core.state import State
 from holdfast.errors import DamageError, ExperimentNotFoundError, NewerFormatError, StorageError, StorageFullError
+from holdfast.journal.identity import uid_of
 from holdfast.storage.local import is_full, write_atomic
-from holdfast.storage.untrusted import check_plain, read_regular
+from holdfast.storage.untrusted import check_plain, not_regular, read_regular
 from holdfast.trainable.pickling import OWN_FILE, dump_value
 from holdfast.trainable.sealed import read_object, seal
 
@@ -35,6 +38,7 @@ FORMAT = 1
 CHECKSUM = "checksum"
 LOCK_S = 60.0  # how long to wait for others who make or begin an experiment at the same place
 PRIVATE = ".holdfast"
+HISTORY = ("epochs", "journal", "snapshots", "parts", "marks")  # what drivers make below it; the last two in a store
 LATEST = 253_000_000_000.0  # the year 9987; dates of five digits cannot be written
 
 
@@ -107,13 +111,32 @@ class Root:
             self.new_objects.append(path.name)
 
     def exists(self) -> bool:
-        """Is there an experiment exactly here?"""
+        """Is there an experiment exactly here, whole or damaged?"""
+        return self.private.is_dir() and (os.path.lexists(self.spec_file) or self._has_history())
+
+    def has_spec(self) -> bool:
+        """Whether the file is here that makes it an experiment."""
         return self.spec_file.is_file()
 
     def was_started(self) -> bool:
         """Has a driver ever claimed it?"""
-        epochs = self.private / "epochs"
-        return epochs.is_dir() and any(epochs.iterdir())
+        return self._has_history() or self._has_checkpoints()
+
+    def _has_history(self) -> bool:
+        """Whether anything is there that only a driver makes."""
+        return any(map(_holds_files, (self.private / name for name in HISTORY)))
+
+    def _has_checkpoints(self) -> bool:
+        """Whether it has committed checkpoints: then it was started, and has lost its history."""
+        uid = uid_of(self.path)
+        return bool(uid) and bool(unknown_checkpoints(self.path, Known(State(), uid, finished=True)))
+
+
+def _holds_files(directory: Path) -> bool:
+    try:
+        return any(directory.iterdir())
+    except OSError:
+        return False
 
 
 @contextlib.contextmanager
@@ -158,7 +181,11 @@ def read_spec(root: Root) -> Spec:
         check_plain(root.private)
         data = read_regular(root.spec_file)
     except (FileNotFoundError, NotADirectoryError):
+        if root.exists():
+            raise _spec_missing(root) from None
         raise ExperimentNotFoundError(_not_an_experiment(root)) from None
+    except IsADirectoryError:
+        raise not_regular(root.spec_file) from None
     except OSError as error:
         raise StorageError(error.errno, f"{root.spec_file} cannot be read: {error.strerror}") from error
     try:
@@ -189,6 +216,18 @@ def _check_facts(spec: Spec) -> None:
             raise ValueError(f"the name {name!r} contains a NUL character")
     if not 0.0 <= spec.created_at <= LATEST or abs(spec.utc_offset_s) > 2 * 86_400:
         raise ValueError(f"created_at={spec.created_at!r}, utc_offset_s={spec.utc_offset_s!r} is no time")
+
+
+def _spec_missing(root: Root) -> DamageError:
+    """The error for a history without the facts that it needs."""
+    return DamageError(
+        f"The file {PRIVATE}/{root.spec_file.name} of {root.shown} is missing, so the experiment cannot be opened. Its "
+        "journal and whatever else is there still exist as they were; nothing was overwritten. Put the file back from "
+        "a backup or from any copy of the experiment, however old: it never changes after creation. `holdfast repair` "
+        "cannot rebuild it: the seed and the rules for names and checkpoints are in no other file that can be read "
+        "without running stored code. Until then, results are in <trial>/result.json, and checkpoints in "
+        "<trial>/checkpoint_*: tune.Checkpoint(path)."
+    )
 
 
 def _not_an_experiment(root: Root) -> str:

@@ -255,7 +255,7 @@ def fetch_copy(address: str, config: SyncConfig, base: str | None = None) -> tup
     refuse_secrets("path", address)
     mirror, root, config = _copy_at(address, config, base)
     try:
-        wanted = not root.exists()
+        wanted = not root.has_spec()
         if not wanted:
             owner = holder(root.path)
             is_held = owner is not None and owner.alive

@@ -234,7 +234,7 @@ def open_mirror(path: str | os.PathLike[str], *, why: str) -> History | None:
     """
     remote = remote_of(path)
     root = None if remote is None else mirror_root(remote)
-    if root is None or not root.exists():
+    if root is None or not root.has_spec():
         return None
     from holdfast.shipping.progress_file import Shipped, read_note
     from holdfast.shipping.restore_mirror import RestoredMirror
@@ -301,10 +301,11 @@ def _compare_with_store(
     root: Root, restored: RestoredMirror | None, spec: Spec, state: State
 ) -> JournalDamagedError | None:
     """Look for checkpoints in the store that the history does not know: lists all keys there."""
-    if root.remote is None or restored is None or not is_only_in_store(root, restored):
+    if root.remote is None or restored is None or not is_only_in_store(root, restored, state):
         return None
-    if restored.holder is not None and restored.holder.alive:
-        return None  # it has compared when it began
+    last = restored.holder
+    if last is not None and last.alive and last.claim.epoch == state.epoch:
+        return None  # it has compared before its first record
     found = unknown_in_store(root.remote.store, Known(state, spec.uid, finished=True))
     if found:  # a driver may have begun since we read
         again, _ = _restored(root.remote)

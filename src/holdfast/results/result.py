@@ -79,13 +79,13 @@ class Result:
         remote = remote_of(path, filesystem)
         if remote is not None:
             parent = _above(remote)
-            if parent is not None and parent.exists():
+            if parent is not None and parent.has_spec():
                 source = _find(open_history(parent.url, filesystem=parent.filesystem), remote.name)
                 if source is not None:
                     return cls(source)
             return cls(FarTrialFiles(remote))
         directory = Path(parse(path).path)
-        if Root(directory.parent).exists():
+        if Root(directory.parent).has_spec():
             source = _find(open_history(directory.parent), directory.name)
             if source is not None:
                 return cls(source)
