@@ -16,7 +16,7 @@ from holdfast.cli.verify_checkpoints import Inspector, LocalCheckpoints, check_c
 from holdfast.controller.evidence import Known, still_unknown, unknown_checkpoints, unknown_in_store
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.opening import open_state
-from holdfast.controller.remote_experiment import remote_of
+from holdfast.controller.remote_experiment import SPEC, remote_of
 from holdfast.controller.spec import PRIVATE, Root, Spec, read_spec
 from holdfast.core.state import State
 from holdfast.core.transitions import apply, check_known
@@ -26,6 +26,7 @@ from holdfast.errors import (
     IllegalTransitionError,
     JournalDamagedError,
 )
+from holdfast.journal.durable_mark import damaged_marks
 from holdfast.journal.epoch import damaged_claims, holder
 from holdfast.journal.frames import decode_header, scan
 from holdfast.journal.reader import read_journal
@@ -141,7 +142,8 @@ def check_root(
         report.damage(os.path.relpath(path, root.path), f"is {kind_of(path)}; nothing was read through it")
     if odd:
         return  # whatever else is there, no reader opens it
-    spec = _check_spec(root, report)
+    known = _check_spec(root, report)
+    spec = known or _stand_in(root)
     _check_claims(root, report)
     for found in verify_journal(root.path):
         report.findings.append(Finding(found.level, found.file, found.message, found.offset))
@@ -151,6 +153,10 @@ def check_root(
         report.damage(f"{PRIVATE}/objects/{name}", f"{reason}. {remedy(name)}")
     _check_snapshots(root, spec, None if alive else state, report)
     _check_unknown(root, spec, state, report, again if alive else None)
+    _check_marks(root, report)
+    if known is None:
+        report.note("", f"checkpoints were not looked at: which directories are whose follows from {SPEC}")
+        return
 
     def read_again() -> State:
         return open_state((again() if again else root).path, spec.retention).state
@@ -164,13 +170,27 @@ def check_root(
     )
 
 
-def _check_spec(root: Root, report: VerifyReport) -> Spec:
+def _check_spec(root: Root, report: VerifyReport) -> Spec | None:
     try:
         return read_spec(root)
     except DamageError as error:
-        report.damage(f"{PRIVATE}/{root.spec_file.name}", str(error))
-        # Enough to continue with: names of directories may be wrong, which shows as missing checkpoints.
-        return Spec(uid="", name=root.path.name, trainable="", is_class=False, created_at=0.0, seed=0, num_samples=0)
+        report.damage(SPEC, str(error))
+        return None
+
+
+def _stand_in(root: Root) -> Spec:
+    """Enough to read the journal and the objects with; names of directories do not follow from it."""
+    return Spec(uid="", name=root.path.name, trainable="", is_class=False, created_at=0.0, seed=0, num_samples=0)
+
+
+def _check_marks(root: Root, report: VerifyReport) -> None:
+    """Look at what drivers say of their syncs: a mark that says nothing would not miss lost records."""
+    for file, reason in damaged_marks(root.path):
+        report.damage(
+            file,
+            f"the mark that says how much of the journal was durable {reason}. No reader needs it, but without it lost "
+            "records may go unnoticed: put it back from a backup, or delete it",
+        )
 
 
 def _check_claims(root: Root, report: VerifyReport) -> None:

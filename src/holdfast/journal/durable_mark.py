@@ -11,6 +11,8 @@ Owns this file. Must never be needed. That a history which is shorter than this 
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Iterator
 
 from holdfast.errors import DamageError, FencedError, JournalDamagedError
 from holdfast.journal.claims import Claim
@@ -18,6 +20,8 @@ from holdfast.journal.epoch import holder
 from holdfast.journal.position import Position, decode_position, encode_position
 from holdfast.journal.reader import read_journal
 from holdfast.storage.local import REAL_DISK, Disk
+
+_MARK = re.compile(r"\d{8}\.(?:synced|released)", re.ASCII)
 
 
 def publish(root: str, claim: Claim, position: Position, disk: Disk) -> None:
@@ -51,6 +55,29 @@ def oldest_volatile(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> 
         return next((payload for _, payload in read_journal(root, after=position, disk=disk)), None)
     except (FencedError, JournalDamagedError, FileNotFoundError):  # the driver continued elsewhere while we looked
         return None
+
+
+def damaged_marks(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> Iterator[tuple[str, str]]:
+    """Return the marks that cannot be read, relative to the root, and why.
+
+    One that a power cut has left empty, or full of zeros, is no damage, and one that nobody has filled is neither.
+    """
+    root = os.path.abspath(root)
+    for name in sorted(disk.list(f"{root}/.holdfast/epochs")):
+        file = f".holdfast/epochs/{name}"
+        # Twice: its driver may have been writing it.
+        if _MARK.fullmatch(name) and _is_damaged(f"{root}/{file}", disk) and _is_damaged(f"{root}/{file}", disk):
+            yield file, "does not match its checksum"
+
+
+def _is_damaged(path: str, disk: Disk) -> bool:
+    try:
+        data = disk.read(path)
+    except FileNotFoundError:
+        return False
+    except (OSError, DamageError):
+        return True
+    return bool(data.strip(b"\0")) and decode_position(data) is None
 
 
 def _path(root: str, epoch: int) -> str:
