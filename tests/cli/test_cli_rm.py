@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -86,6 +87,22 @@ def test_a_damaged_journal_removes_nothing(tmp_path: Path, holdfast: Run) -> Non
     answer = holdfast("rm", path, "--yes")
     assert answer.code == 1
     assert segment.exists()
+    assert f"If everything there may go, remove the directory itself: rm -r {path}\n" in answer.err
+
+
+def test_a_damaged_journal_in_a_store_removes_nothing_and_says_what_to_do(
+    bucket: str, cache: Path, holdfast: Run
+) -> None:
+    run_experiment(bucket)
+    remote = remote_of(f"{bucket}/exp")
+    assert isinstance(remote, Remote)
+    remote.store.delete([stat.key for stat in remote.store.list(".holdfast/parts/")][:1])
+    shutil.rmtree(cache)
+    before = [stat.key for stat in remote.store.list("")]
+    answer = holdfast("rm", f"{bucket}/exp", "--yes")
+    assert answer.code == 1
+    assert f"delete all objects below {bucket}/exp with the tools of the store" in answer.err
+    assert [stat.key for stat in remote.store.list("")] == before
 
 
 def test_an_experiment_in_a_store_is_removed_with_its_mirror(bucket: str, cache: Path, holdfast: Run) -> None:

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
+import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -250,3 +254,76 @@ def test_repair_refuses_an_experiment_that_is_being_written(tmp_path: Path, hold
     assert answer.code == 1
     assert "is being written by" in answer.err
     root.die()
+
+
+def test_a_damaged_mark_of_what_was_durable_is_named(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = small_experiment(tmp_path / "exp").finish()
+    mark = next((root.path / ".holdfast" / "epochs").glob("*.synced"))
+    good = mark.read_bytes()
+    flip(mark)
+    answer = holdfast("verify", root.path)
+    assert answer.code == 1
+    assert f"damage: .holdfast/epochs/{mark.name}: " in answer.out
+    for nothing in (b"", bytes(len(good))):  # what a power cut may leave of a file that nobody syncs
+        mark.write_bytes(nothing)
+        assert holdfast("verify", root.path).code == 0
+    mark.unlink()
+    assert holdfast("verify", root.path).code == 0
+
+
+@pytest.mark.parametrize("lost", [False, True])
+def test_without_the_spec_no_checkpoint_is_called_damaged(
+    root: RootWriter, holdfast: Callable[..., Any], lost: bool
+) -> None:
+    """Names of directories follow from it."""
+    spec = root.path / ".holdfast" / "spec.json"
+    if lost:
+        spec.unlink()
+    else:
+        flip(spec)
+    answer = holdfast("verify", root.path, "--json")
+    facts = json.loads(answer.out)
+    assert answer.code == 1
+    assert facts["records"] == 34
+    damage = [finding for finding in facts["findings"] if finding["level"] != "note"]
+    assert [finding["file"] for finding in damage] == [".holdfast/spec.json"]
+    assert any("checkpoints were not looked at" in finding["message"] for finding in facts["findings"])
+
+
+def test_repair_names_only_the_first_of_many_unknown_checkpoints(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = RootWriter(tmp_path / "exp").open()
+    root.create({"x": 1})
+    root.start(0)
+    for step in range(25):
+        root.report(0, {"loss": 1.0 * step})
+        root.save(0, {"model.txt": f"{step}"})
+    root.finish()
+    for folder in ("journal", "snapshots", "epochs"):
+        shutil.rmtree(root.path / ".holdfast" / folder, ignore_errors=True)
+    said = holdfast("repair", root.path, "--yes").out
+    assert said.count("the journal does not know this checkpoint") == 10
+    assert "  and 15 more such checkpoints\n" in said
+
+
+def test_what_the_journal_warns_of_begins_with_the_name_of_the_command(tmp_path: Path) -> None:
+    """In a process of its own: here, pytest has set up logging."""
+    root = many_trials(tmp_path / "exp", 20, snapshot=True)
+    snapshot = next((root.path / ".holdfast" / "snapshots").glob("*.hfs"))
+    flip(snapshot)
+    command = [sys.executable, "-m", "holdfast", "status", str(root.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert "snapshot" in done.stderr
+    assert all(line.startswith("holdfast: ") for line in done.stderr.splitlines()), done.stderr
+
+
+def test_a_journal_that_became_shorter_is_not_called_a_driver_that_went_away(
+    tmp_path: Path, holdfast: Callable[..., Any]
+) -> None:
+    root = small_experiment(tmp_path / "exp").finish()
+    file = segment(root)
+    os.truncate(file, file.stat().st_size * 55 // 100)
+    answer = holdfast("status", root.path)
+    assert answer.code == 1
+    assert "exited without shutting down" not in answer.out
+    assert "everything that was reported is recorded" not in answer.out
+    assert "its journal is damaged, so how it ended is not known" in answer.out.splitlines()[0]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from importlib import import_module
 
 from holdfast.cli.parser import make_parser
-from holdfast.errors import TuneError, UsageError
+from holdfast.errors import DamageError, TuneError, UsageError
 
 OK, FAILED, USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -58,7 +58,8 @@ def _run(arguments: argparse.Namespace) -> int:
         command = import_module(f"holdfast.cli.{arguments.run}")
         if hasattr(arguments, "experiment"):  # a path, or a name that has to be found
             arguments.path = import_module("holdfast.cli.locate").locate(arguments.experiment)
-        code = int(command.run(arguments))
+        with import_module("holdfast.cli.printing").complaints():
+            code = int(command.run(arguments))
         sys.stdout.flush()
         return code
     except UsageError as error:
@@ -74,5 +75,6 @@ def _run(arguments: argparse.Namespace) -> int:
 
 
 def _fail(error: Exception, code: int) -> int:
-    import_module("holdfast.cli.printing").complain(str(error))
+    notes = getattr(error, "__notes__", []) if isinstance(error, DamageError) else []
+    import_module("holdfast.cli.printing").complain("\n".join([str(error), *notes]))
     return code

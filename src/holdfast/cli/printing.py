@@ -5,10 +5,12 @@ Owns the JSON encoding (NaN and infinity become null, what JSON does not know be
 
 from __future__ import annotations
 
+import contextlib
 import json
+import logging
 import sys
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -63,6 +65,28 @@ def complain(text: str) -> None:
     """Write something that is not the answer to standard error."""
     encoding = sys.stderr.encoding or "utf-8"
     print(f"holdfast: {visible_lines(text)}".encode(encoding, "replace").decode(encoding), file=sys.stderr)
+
+
+class _Complaints(logging.Handler):
+    """Shows what the library logs as the command line shows its own complaints."""
+
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(record.getMessage())
+
+
+@contextlib.contextmanager
+def complaints() -> Iterator[None]:
+    """Show warnings about a journal and its snapshots with the name of the command, unless logging was set up."""
+    logger = logging.getLogger("holdfast.journal")
+    if logger.hasHandlers():
+        yield
+        return
+    handler = _Complaints(logging.WARNING)
+    logger.addHandler(handler)
+    try:
+        yield
+    finally:
+        logger.removeHandler(handler)
 
 
 def confirmed(question: str, command: str) -> bool:

@@ -19,6 +19,8 @@ from holdfast.journal.recovery import repair_journal, verify_journal
 from holdfast.results.history import info_from
 from holdfast.storage.address import parse
 
+MAX_LINES = 10
+
 
 def run(arguments: argparse.Namespace) -> int:
     """Repair the journal."""
@@ -43,8 +45,8 @@ def run(arguments: argparse.Namespace) -> int:
         return 0
     say(f"The journal of {root.path} is damaged:")
     say(
-        *(f"  {text}" for text in damage),
-        *(f"  {place}: the journal has lost the record of this checkpoint" for place in unknown),
+        *_some([f"  {text}" for text in damage], "damaged place"),
+        *_some([f"  {place}: the journal has lost the record of this checkpoint" for place in unknown], "such checkpoint"),
     )
     say(
         "A repair copies journal, epochs and snapshots to .holdfast/damaged-<n>, truncates the journal before the "
@@ -77,6 +79,12 @@ def _unknown(root: Root, spec: Spec) -> list[str]:
     """Checkpoints that the journal does not know, though it is whole as far as anybody has said."""
     state = open_state(root.path, spec.retention).state
     return [found.place for found in unknown_checkpoints(root.path, Known(state, spec.uid, finished=True))]
+
+
+def _some(lines: list[str], what: str) -> list[str]:
+    """The first lines, and how many more there are."""
+    more = len(lines) - MAX_LINES
+    return [*lines[:MAX_LINES], f"  and {plural(more, f'more {what}')}"] if more > 0 else lines
 
 
 def _not_in_a_store(remote: Remote) -> InvalidInputError:

@@ -69,6 +69,8 @@ def why_of(history: History) -> str:
     phase, state, owner = phase_of(history), history.state, history.owner
     if phase == Phase.INTERRUPTED:
         assert owner is not None
+        if history.damage is not None:
+            return "its journal is damaged, so how it ended is not known"
         return state.stopped or f"its driver, {owner.who}, exited without shutting down"
     return state.stopping if phase == Phase.FINISHED else ""
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import uuid
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from holdfast.callbacks.result_files import is_of_experiment
 from holdfast.checkpoints.tree import remove_tree
 from holdfast.cli.copy_source import read_history, refuse_live
 from holdfast.cli.printing import confirmed, print_json, say, size_text
-from holdfast.controller.remote_experiment import SPEC, Remote, mirror_root, remote_of
+from holdfast.controller.remote_experiment import REMOVING, SPEC, Remote, mirror_root, remote_of
 from holdfast.controller.spec import PRIVATE, Root
 from holdfast.display.words import counts_text, plural
 from holdfast.errors import DamageError, ExperimentNotFoundError
@@ -30,9 +31,6 @@ from holdfast.views.trials import trial_dirname
 
 ASIDE = f"{PRIVATE}.removed-"
 """How the journal's directory is called while it goes."""
-
-REMOVING = f"{PRIVATE}/removing"
-"""Key that says in a store that the journal is going."""
 
 
 class _Found(NamedTuple):
@@ -134,8 +132,7 @@ class _StoredTarget:
         self._remote = remote
         self._mirror = mirror_root(remote)
         refuse_live(remote.url, remote_claim(remote.store, self._mirror.path), "removed")
-        restored = restore_mirror(remote.store, self._mirror.path, read_only=True)
-        trials, summary = _known(Root(restored.root, remote=remote))
+        trials, summary = _known(remote)
         stays: set[str] = set()
         self._objects: list[Stat] = []
         for stat in remote.store.list(""):
@@ -160,17 +157,26 @@ class _StoredTarget:
                 remove_tree(str(path))
 
 
-def _known(root: Root) -> tuple[set[str], str]:
+def _known(place: Root | Remote) -> tuple[set[str], str]:
     """The names of trials' directories, and the experiment in a few words."""
     try:
-        history = read_history(root)
+        history = read_history(place if isinstance(place, Root) else _restored(place))
     except DamageError as error:
+        way = (
+            f"remove the directory itself: rm -r {shlex.quote(place.shown)}"
+            if isinstance(place, Root)
+            else (f"delete all objects below {place.url} with the tools of the store")
+        )
         error.add_note(
-            "It is unknown which directories are trials, so nothing was removed. If nothing in it is needed, remove "
-            f"the directory itself: {root.shown}"
+            "It is unknown which directories are trials, so nothing was removed. If nothing in it is needed, "
+            f"{way}"
         )
         raise
     return {trial_dirname(history.info, trial) for trial in history.state.trials}, _summary(history)
+
+
+def _restored(remote: Remote) -> Root:
+    return Root(restore_mirror(remote.store, mirror_root(remote).path, read_only=True).root, remote=remote)
 
 
 def _summary(history: History) -> str:

@@ -116,7 +116,7 @@ def status_lines(history: History, now: float) -> list[str]:
         lines.append("  DAMAGED: the journal has lost records; only what is left is shown")
     if view.best is not None:
         lines.append(f"  best: {best_text(view.best)}")
-    if history.lost:
+    if history.lost and history.damage is None:
         lines.append(f"  {_lost_text(len(history.lost))}")
     if phase_of(history) == Phase.INTERRUPTED:
         lines += [f"  {line}" for line in resume_lines(history.state)]
