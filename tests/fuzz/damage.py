@@ -127,6 +127,16 @@ def delete_folder(path: Path, rng: random.Random, files: list[Path], outside: Pa
     return str(path.parent.name)
 
 
+def delete_private(path: Path, rng: random.Random, files: list[Path], outside: Path) -> str:
+    """Some of the folders below ``.holdfast`` are gone, as a whole."""
+    private = next(parent for file in files for parent in file.parents if parent.name == ".holdfast")
+    there = sorted(folder.name for folder in private.iterdir() if folder.name in PRIVATE_FOLDERS)
+    gone = rng.sample(there, rng.randint(1, min(3, len(there))))
+    for name in gone:
+        shutil.rmtree(private / name)
+    return ", ".join(sorted(gone))
+
+
 def swap(path: Path, rng: random.Random, files: list[Path], outside: Path) -> str:
     """Two files that changed places, alike if possible."""
     alike = [other for other in files if other.suffix == path.suffix and other != path] or files
@@ -189,6 +199,8 @@ def trap(path: Path, rng: random.Random, files: list[Path], outside: Path) -> st
     return f"{target.parent.name}/{target.name}"
 
 
+PRIVATE_FOLDERS = ("epochs", "journal", "marks", "objects", "parts", "snapshots")
+
 KINDS = (
     [flip] * 6
     + [cut] * 3
@@ -201,6 +213,7 @@ KINDS = (
         append,
         garbage,
         delete_folder,
+        delete_private,
         copy_over,
         link,
         link_folder,
