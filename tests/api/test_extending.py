@@ -379,7 +379,94 @@ def test_a_used_up_budget_can_be_raised(
     assert len(quiet) == 1
     assert "nothing more is started" in capsys.readouterr().out
     grid = tune.Tuner.restore(root, tune_config=tune.TuneConfig(time_budget_s=1000)).fit()
-    assert [result.metrics["loss"] for result in grid] == [1, 0]
+    assert [result.metrics["loss"] for result in grid] == [0, 0]
+
+
+def save_until_allowed(config: dict[str, Any]) -> None:
+    """One trial ends by itself; the others do not end before they may, and continue where they were."""
+    checkpoint = tune.get_checkpoint()
+    step = 0 if checkpoint is None else checkpoint.to_dict()["step"]
+    with open(Path(config["dir"]) / "starts", "a") as file:
+        file.write(f"{config['g']}:{step}\n")
+    while config["g"] != "ends" and not (Path(config["dir"]) / "may end").exists():
+        step += 1
+        tune.report({"step": step}, checkpoint=tune.Checkpoint.from_dict({"step": step}))
+    tune.report({"step": step + 1})
+
+
+def starts(directory: Path) -> list[tuple[str, int]]:
+    found = (line.split(":") for line in (directory / "starts").read_text().splitlines())
+    return [(name, int(step)) for name, step in found]
+
+
+class Steps(tune.Stopper):
+    """Ends the experiment once a trial has reached a step."""
+
+    def __init__(self, limit: int) -> None:
+        self.limit = limit
+        self.reached = 0
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        self.reached = max(self.reached, result["step"])
+        return False
+
+    def stop_all(self) -> bool:
+        return self.reached >= self.limit
+
+
+@pytest.mark.parametrize("way", ["restore", "if_exists"])
+@pytest.mark.parametrize("rule", ["time_budget_s", "stop"])
+def test_trials_that_the_old_rule_left_unfinished_run_after_all(
+    make_tuner: Make,
+    root: Path,
+    tmp_path: Path,
+    run_config: Callable[..., tune.RunConfig],
+    time_begins: Callable[[Callable[[], bool]], None],
+    way: str,
+    rule: str,
+) -> None:
+    space = {"g": tune.grid_search(["ends", "cut", "waits", "waits too"]), "dir": str(tmp_path)}
+    time_begins(lambda: len(list(root.glob("*/checkpoint_*"))) >= 1)
+    old, new = ({"time_budget_s": 0.2}, {"time_budget_s": 1000}) if rule != "stop" else ({"stop": Steps(5)},) * 2
+    new = {"stop": Steps(10**9)} if rule == "stop" else new
+    fields = {"max_concurrent_trials": 1, "num_samples": 1}
+    first = make_tuner(save_until_allowed, space, **fields, **old).fit()
+    assert starts(tmp_path) == [("ends", 0), ("cut", 0)]
+    (tmp_path / "may end").touch()
+    if way == "if_exists":
+        tuner = make_tuner(save_until_allowed, space, if_exists="resume", **fields, **new)
+    elif rule == "stop":
+        tuner = tune.Tuner.restore(root, run_config=run_config(**new))
+    else:
+        tuner = tune.Tuner.restore(root, tune_config=tune.TuneConfig(**new))
+    grid = tuner.fit()
+    names = [name for name, _ in starts(tmp_path)]
+    assert names == ["ends", "cut", "cut", "waits", "waits too"]
+    assert first[1].metrics["step"] - 1 <= starts(tmp_path)[2][1] <= first[1].metrics["step"]
+    assert [result.metrics["step"] for result in grid] == [1, starts(tmp_path)[2][1] + 1, 1, 1]
+    assert [event.time_budget_s for event in changes(root)] == ([None] if rule == "stop" else [1000])
+    tune.Tuner.restore(root).fit()
+    assert len(starts(tmp_path)) == 5
+
+
+@pytest.mark.parametrize(
+    "policy",
+    [
+        {"search_alg": OptunaSearch()},
+        {"scheduler": ASHAScheduler(max_t=6, grace_period=1)},
+        {"scheduler": HyperBandScheduler(max_t=6)},
+        {"scheduler": PopulationBasedTraining(perturbation_interval=2, hyperparam_mutations={"x": [1, 2]})},
+    ],
+    ids=["optuna", "asha", "hyperband", "pbt"],
+)
+def test_policies_accept_trials_that_are_taken_up_again(
+    make_tuner: Make, root: Path, run_config: Callable[..., tune.RunConfig], policy: dict[str, Any]
+) -> None:
+    make_tuner(save_steps, SPACE, num_samples=6, metric="loss", mode="min", stop=Rows(8), **policy).fit()
+    grid = tune.Tuner.restore(root, run_config=run_config(stop=Rows(10**6))).fit()
+    assert len(grid) == 6
+    assert not grid.errors
+    assert all(length >= 1 for length in lengths(grid))
 
 
 def test_more_may_run_at_once(make_tuner: Make, root: Path, tmp_path: Path) -> None:

@@ -49,6 +49,7 @@ def durable_fields(state: State) -> dict[str, Any]:
         "seen_by": state.seen_by,
         "search_ended": state.search_ended,
         "stopping": state.stopping,
+        "reopened": state.reopened,
         "mark": state.mark,
         "asks": state.asks,
         "total_failures": state.total_failures,

@@ -137,7 +137,7 @@ class DriverLife(ABC):
         if self._is_resume:
             state = self.controller.state
             now = self.controller.edges.clock.now()
-            spent = self.stop.why_stop_all(state.lived(now)) if state.stopping else ""
+            spent = self.stop.why_stop_all(state.lived(now)) if state.stopping or state.reopened else ""
             self.controller.tell(self.resumed(self._former_end, spent))
 
     @abstractmethod

@@ -51,6 +51,7 @@ class SnapshotRecord(msgspec.Struct, array_like=True):
     full_limit: int = 0
     objects: dict[str, str] = {}
     settings: ChangedSettings = ChangedSettings()
+    reopened: str = ""
 
 
 _trial_decoder = msgspec.msgpack.Decoder(Trial)
@@ -228,6 +229,7 @@ def snapshot_payload(state: State, live: list[Trial], policies: dict[str, bytes]
         full_limit=state.full_limit,
         objects=state.objects,
         settings=state.settings,
+        reopened=state.reopened,
     )
     return msgspec.msgpack.encode(record)
 
@@ -250,6 +252,7 @@ def state_from(record: SnapshotRecord, archived: list[Trial], retention: Retenti
     state.epoch, state.epoch_at, state.last_at = record.epoch, record.epoch_at, record.last_at
     state.lived_s, state.stopped = record.lived_s, record.stopped
     state.asks, state.objects, state.settings = record.asks, record.objects, record.settings
+    state.reopened = record.reopened
     state.full_since, state.full_limit = record.full_since, record.full_limit
     _oldest_first(state)
     return state

@@ -55,6 +55,7 @@ def settings_changed(state: State, event: SettingsChanged, _: Retention) -> None
     """Fold a change into the state."""
     state.settings = state.settings.after(event)
     if _reopens(state.search_ended, event):
+        state.reopened = state.stopping or state.reopened
         state.search_ended = state.stopping = ""
 
 

@@ -99,7 +99,9 @@ def _judge(turn: Turn, trial: Trial, o: ob.Report) -> tuple[str, str]:
             made.append(policies.result(state, trial, o.metrics, o.dt, turn.at, o.worker))
         return made[0]
 
-    why = state.stopping or policies.stop.why_stop(trial, result)
+    if state.stopping:
+        return Verdict.STOP, "returned" if o.final else state.stopping
+    why = policies.stop.why_stop(trial, result)
     if why:
         return Verdict.STOP, why
     if trial.rows < trial.judged:
@@ -433,10 +435,6 @@ def interrupt(turn: Turn, reason: str) -> None:
         turn.commands.append(cmd.SaveSoon(n, attempt) if can_save else cmd.Halt(n, attempt))
 
 
-def _interrupted(turn: Turn, o: ob.Interrupted) -> None:
-    interrupt(turn, o.reason)
-
-
 def _callback_raised(turn: Turn, o: ob.CallbackRaised) -> None:
     trial = turn.state.trials[o.n]
     if trial.status == Status.TERMINATED:
@@ -485,7 +483,7 @@ _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     ob.CallbackRaised: _callback_raised,
     ob.GraceOver: _grace_over,
     ob.StopAll: _stop_all,
-    ob.Interrupted: _interrupted,
+    ob.Interrupted: lambda turn, o: interrupt(turn, o.reason),
     ob.Resumed: _resumed,
 }
 

@@ -216,7 +216,7 @@ class TrialRequeued(Event, frozen=True, tag="again"):
 
 
 class BudgetRenewed(Event, frozen=True, tag="renew"):
-    """The user resumed the experiment: every unfinished trial gets its retries back."""
+    """The user resumed the experiment: every unfinished trial has been requeued and gets its retries back."""
 
 
 class SearchAsked(Event, frozen=True, tag="ask"):

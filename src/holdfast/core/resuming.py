@@ -20,6 +20,8 @@ def resume_trials(turn: Turn, o: ob.Resumed) -> None:
     """
     state = turn.state
     state.driver.held_until.clear()
+    if state.reopened:
+        _take_up_cut(turn, o)
     ended = [trial for trial in state.trials if trial.final]  # before the unfinished ones join them
     if o.unfinished == "restart":
         for trial in list(state.unfinished()):
@@ -31,7 +33,10 @@ def resume_trials(turn: Turn, o: ob.Resumed) -> None:
     else:
         _requeue(turn, [trial for trial in ended if trial.status == Status.ERROR], o.errored)
         _requeue(turn, [trial for trial in ended if trial.status == Status.TERMINATED], o.finished)
+    spent = o.spent if state.reopened and not state.stopping else ""
     turn.add(ev.BudgetRenewed(turn.at))
+    if spent:  # the new rule is reached as well: nothing starts, and the next change finds these trials again
+        turn.add(ev.SearchEnded(turn.at, f"{STOPPED}{spent}"))
     if state.stopping:
         terminate_waiting(turn, state.stopping)
     _resize(turn, o.requests)
@@ -39,6 +44,16 @@ def resume_trials(turn: Turn, o: ob.Resumed) -> None:
     _newest_first(state)
     turn.commands.extend(cmd.Commit(n, index) for n, index in state.staged)
     turn.commands.extend(cmd.Delete(n, index) for n, index in state.dropping)
+
+
+def _take_up_cut(turn: Turn, o: ob.Resumed) -> None:
+    """The experiment has another budget or stop rule: what only the old one had ended is unfinished again."""
+    state = turn.state
+    if o.unfinished == "skip" or state.stopping:
+        return
+    for trial in state.trials:
+        if trial.status == Status.TERMINATED and trial.reason == state.reopened:
+            turn.add(ev.TrialRequeued(turn.at, trial.n, "resume"))
 
 
 def _requeue(turn: Turn, trials: list[Trial], action: str) -> None:

@@ -243,6 +243,7 @@ class State:
         self.uniform: bool = True  # all trials ask for the same resources
         self.search_ended: str = ""
         self.stopping: str = ""  # a stop rule ended the experiment; why
+        self.reopened: str = ""  # why it had been stopped, until trials that were cut by that have been requeued
         self.settings = ChangedSettings()  # what the user has changed since the beginning
         self.mark: list[int] | None = None
         self.asks: int = 0  # configurations that a searcher which learns was asked for

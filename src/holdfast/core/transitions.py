@@ -407,9 +407,8 @@ def _trial_requeued(state: State, event: ev.TrialRequeued, retention: Retention)
     if event.mode == "restart":
         # Earlier attempts stay in the journal. Their checkpoints are dropped by events of their own.
         _take_origin(state, trial, None)
-        trial.source = None
+        trial.source = trial.metrics = None
         trial.rows = trial.iteration = trial.judged = 0
-        trial.metrics = None
         trial.floor = trial.next_index
         for record in trial.committed():
             retention.forget(state, trial.n, record)
@@ -424,6 +423,7 @@ def _believe_again(state: State, trial: Trial, retention: Retention) -> None:
 
 
 def _budget_renewed(state: State, _event: ev.BudgetRenewed, _: Retention) -> None:
+    state.reopened = ""
     for trial in state.unfinished():
         if trial.failures:
             trial.failures = 0
