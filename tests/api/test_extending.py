@@ -429,14 +429,15 @@ def test_trials_that_the_old_rule_left_unfinished_run_after_all(
     time_begins(lambda: len(list(root.glob("*/checkpoint_*"))) >= 1)
     old, new = ({"time_budget_s": 0.2}, {"time_budget_s": 1000}) if rule != "stop" else ({"stop": Steps(5)},) * 2
     new = {"stop": Steps(10**9)} if rule == "stop" else new
-    fields = {"max_concurrent_trials": 1, "num_samples": 1}
+    fields = {"engine": tune.LocalEngine(cpus=1), "num_samples": 1}
     first = make_tuner(save_until_allowed, space, **fields, **old).fit()
     assert starts(tmp_path) == [("ends", 0), ("cut", 0)]
+    assert len(first) == 4
     (tmp_path / "may end").touch()
     if way == "if_exists":
         tuner = make_tuner(save_until_allowed, space, if_exists="resume", **fields, **new)
     elif rule == "stop":
-        tuner = tune.Tuner.restore(root, run_config=run_config(**new))
+        tuner = tune.Tuner.restore(root, run_config=run_config(**new, engine=tune.LocalEngine(cpus=1)))
     else:
         tuner = tune.Tuner.restore(root, tune_config=tune.TuneConfig(**new))
     grid = tuner.fit()

@@ -14,6 +14,7 @@ from typing import Any
 
 from holdfast.cli.printing import say, to_json
 from holdfast.core.state import Trial
+from holdfast.display.tracker import ended_reason
 from holdfast.display.words import plural
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.results.dataframes import flat_row, require_pandas
@@ -49,7 +50,8 @@ def check_format(out: Path, *, safe_csv: bool = False) -> None:
 
 def trial_row(history: History, trial: Trial) -> dict[str, Any]:
     """One trial in one row: who it is, its last result, its parameters."""
-    known = {"trial_id": trial.id, "name": history.name(trial), "status": trial.status}
+    known: dict[str, Any] = {"trial_id": trial.id, "name": history.name(trial), "status": trial.status}
+    known["ended"] = ended_reason(trial) or None
     result = {**(history.last(trial) if trial.metrics is not None else {}), "config": shown(trial.config)}
     error = {}
     if trial.error is not None:

@@ -13,6 +13,7 @@ from holdfast.cli.export import check_format, trial_row, write_rows
 from holdfast.cli.listing import experiments_below, facts_or_damage
 from holdfast.cli.printing import say, table_lines, when
 from holdfast.core.state import Status
+from holdfast.display.tracker import UNSTARTED
 from holdfast.display.words import plural, value_text
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import open_history
@@ -62,7 +63,9 @@ def _columns(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> list[
     if arguments.columns:
         return list(dict.fromkeys([*_split(arguments.columns), *more]))
     known = dict.fromkeys(key for row in rows for key in row)
-    usual = [key for key in _TRIAL_COLUMNS if key in known] + [key for key in known if key.startswith("config/")]
+    unstarted = any(str(row["ended"]).startswith(UNSTARTED) for row in rows)
+    columns = (*_TRIAL_COLUMNS[:2], "ended", *_TRIAL_COLUMNS[2:]) if unstarted else _TRIAL_COLUMNS
+    usual = [key for key in columns if key in known] + [key for key in known if key.startswith("config/")]
     return list(dict.fromkeys([*usual, *more]))
 
 

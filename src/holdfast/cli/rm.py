@@ -19,6 +19,7 @@ from holdfast.cli.copy_source import read_history, refuse_live
 from holdfast.cli.printing import confirmed, print_json, say, size_text
 from holdfast.controller.remote_experiment import REMOVING, SPEC, Remote, mirror_root, remote_of
 from holdfast.controller.spec import PRIVATE, Root
+from holdfast.display.tracker import existing_counts
 from holdfast.display.words import counts_text, plural
 from holdfast.errors import DamageError, ExperimentNotFoundError
 from holdfast.journal.epoch import holder
@@ -182,7 +183,7 @@ def _restored(remote: Remote) -> Root:
 def _summary(history: History) -> str:
     trials = plural(len(history.state.trials), "trial")
     saved = plural(sum(len(trial.checkpoints) for trial in history.state.trials), "checkpoint")
-    counts = counts_text(history.state.counts)
+    counts = counts_text(existing_counts(history.state))
     return f"{trials} ({counts}), {saved}" if counts else f"{trials}, {saved}"
 
 

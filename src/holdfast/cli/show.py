@@ -12,10 +12,10 @@ from holdfast.cli.printing import complain, print_json, say, size_text, when
 from holdfast.cli.report_data import claim_damage, on_resume, trial_facts
 from holdfast.cli.story import StoryLine, experiment_story, failure_words, trial_story
 from holdfast.core.retention import lookup
-from holdfast.core.state import Status, Trial
+from holdfast.core.state import Trial
 from holdfast.display.experiment_facts import DisplayOptions
 from holdfast.display.table import TableMaker
-from holdfast.display.tracker import make_row
+from holdfast.display.tracker import ended_reason, make_row
 from holdfast.display.words import duration, metrics_text, one_line, plural, value_text
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import History, open_history
@@ -160,7 +160,7 @@ def _table_lines(history: History, chosen: list[Trial], limit: int) -> list[str]
 
 def detail_lines(history: History, trial: Trial) -> list[str]:
     """One trial for people."""
-    why = f" ({one_line(trial.reason, 400)})" if trial.reason and trial.status == Status.TERMINATED else ""
+    why = f" ({one_line(ended_reason(trial), 400)})" if ended_reason(trial) else ""
     lost = "; it was running when its driver exited" if trial.n in history.lost else ""
     lines = [f"{one_line(history.name(trial), 400)} (number {trial.n}): {trial.status}{why}{lost}"]
     lines.append(f"  path        {one_line(history.place(trial), 4000)}")

@@ -50,6 +50,9 @@ TREND_TRIALS = 1000
 
 SHOWN_KINDS = 20
 
+UNSTARTED = "not started"
+"""How the reason of a trial begins that ended before it had begun."""
+
 WINDOW_S = 60.0
 SAMPLE_S = 1.0
 FEW_ENDS = 3
@@ -423,13 +426,25 @@ def make_row(state: State, trial: Trial, facts: ExperimentFacts, at: float) -> T
         params=trial.params,
         metrics=trial.metrics or {},
         place="" if worker is None else f"{worker.ip}:{worker.pid}",
-        ended=trial.reason if trial.status == Status.TERMINATED else "",
+        ended=ended_reason(trial),
     )
 
 
 def is_unstarted(trial: Trial) -> bool:
     """Whether it ended with the experiment before it had begun."""
     return trial.status == Status.TERMINATED and not trial.attempt
+
+
+def ended_reason(trial: Trial) -> str:
+    """Why a trial is TERMINATED, and whether it had started at all; "" if it is not."""
+    if trial.status != Status.TERMINATED:
+        return ""
+    return f"{UNSTARTED}: {trial.reason}" if is_unstarted(trial) else trial.reason
+
+
+def existing_counts(state: State) -> dict[str, int]:
+    """The trials that exist by status; those that never started are not among the TERMINATED ones."""
+    return honest_counts(state, None, sum(map(is_unstarted, state.trials)))
 
 
 def honest_counts(state: State, total: int | None, unstarted: int) -> dict[str, int]:

@@ -165,8 +165,12 @@ class ResultGrid(Sequence[Result]):
         return result
 
     def __repr__(self) -> str:
-        counts = self._history.state.counts
-        shown = ", ".join(f"{count} {status}" for status, count in counts.items() if count)
+        from holdfast.display.experiment_facts import NOT_STARTED
+        from holdfast.display.tracker import existing_counts
+
+        counts = existing_counts(self._history.state)
+        names = {NOT_STARTED: "not started"}
+        shown = ", ".join(f"{count} {names.get(status, status)}" for status, count in counts.items() if count)
         return visible(f"<ResultGrid of {self._history.info.name}: {shown or 'no trials'}; {self.experiment_path}>")
 
     def _repr_html_(self) -> str:

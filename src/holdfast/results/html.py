@@ -8,7 +8,7 @@ from __future__ import annotations
 from holdfast.core.state import Trial
 from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts
 from holdfast.display.table import TableMaker, escape, table_html
-from holdfast.display.tracker import make_row, metric_value
+from holdfast.display.tracker import existing_counts, make_row, metric_value
 from holdfast.display.words import counts_text, plural
 from holdfast.results.history import History
 
@@ -23,7 +23,7 @@ def grid_html(history: History) -> str:
     table = TableMaker(DisplayOptions(max_column_length=32)).make(rows, history.info.metric)
     parts = [
         f'<div><b>{escape(history.info.name)}</b> <span style="opacity:.6">{escape(history.shown)}</span></div>',
-        f"<div>{escape(counts_text(state.counts) or 'no trials')}</div>",
+        f"<div>{escape(counts_text(existing_counts(state)) or 'no trials')}</div>",
         table_html(table) if rows else "",
     ]
     if len(ranked) > MAX_ROWS:

@@ -183,7 +183,11 @@ class Result:
         return self._source.filesystem
 
     def __repr__(self) -> str:
+        from holdfast.display.tracker import is_unstarted
+
         parts = [f"{self.trial_id!r}", self.status, f"metrics={{{_shown(self.metrics)}}}"]
+        if isinstance(self._source, FoldedTrial) and is_unstarted(self._source.trial):
+            parts.insert(2, "not started")
         if self.error is not None:
             parts.append(f"error={str(self.error).splitlines()[0][:160]!r}")
         if self.checkpoint is not None:
