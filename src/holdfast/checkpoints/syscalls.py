@@ -1,4 +1,4 @@
-"""Two Linux system calls that Python does not offer, with fallbacks where they are missing.
+"""Linux system calls that Python does not offer, with fallbacks where they are missing.
 
 Owns the ctypes declarations. Decides nothing about checkpoints.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import errno
 import os
+import re
 import sys
 from functools import cache
 from typing import Any
@@ -16,6 +17,7 @@ _AT_FDCWD = -100
 _RENAME_NOREPLACE = 1
 _FALLOC_FL_KEEP_SIZE = 1
 _FICLONE = 0x40049409
+_SYNC_FILE_RANGE_WAIT_BEFORE = 1
 
 # What kernels and file systems answer to a call or flag that they do not know.
 UNSUPPORTED = frozenset({errno.EINVAL, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTTY, errno.EXDEV, errno.EPERM})
@@ -73,3 +75,38 @@ def clone(source: int, target: int) -> bool:
             return False
         raise
     return True
+
+
+def can_sync_at_once() -> bool:
+    """Whether ``sync_file_system`` and ``raise_write_error`` are there, and report what could not be written."""
+    return _kernel() >= (5, 8) and _function("syncfs") is not None and _function("sync_file_range") is not None
+
+
+def sync_file_system(fd: int) -> None:
+    """Make everything on the file system of an open file or directory survive a loss of power.
+
+    Raises:
+        OSError: Something could not be written; whose it was is not said.
+    """
+    _call("syncfs", fd)
+
+
+def raise_write_error(fd: int) -> None:
+    """Raise what went wrong when the kernel wrote this file, if nobody has been told yet; waits for writes under way.
+
+    As ``os.fsync`` would, but without a flush of the disk.
+    """
+    _call("sync_file_range", fd, ctypes.c_int64(0), ctypes.c_int64(0), _SYNC_FILE_RANGE_WAIT_BEFORE)
+
+
+def _call(name: str, *arguments: Any) -> None:
+    if _function(name)(*arguments):
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+@cache
+def _kernel() -> tuple[int, ...]:
+    if not sys.platform.startswith("linux"):
+        return ()
+    return tuple(int(part) for part in re.findall(r"\d+", os.uname().release)[:2])
