@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 from roots import RootWriter, small_experiment
 
-from holdfast.cli.export import columns_of
+from holdfast.cli.export import columns_of, write_rows
+from holdfast.cli.printing import to_json
 
 
 @pytest.fixture
@@ -225,3 +226,17 @@ def test_list_experiments_lists_counts(path: Path, holdfast: Callable[..., Any])
     assert lines[2].split() == ["exp", "4", "1"]
     empty = holdfast("list-experiments", path.parent, "--filter", "total_trials > 9", "--columns", "name").out
     assert empty.splitlines()[2:] == []
+
+
+def test_rows_with_other_columns_than_the_first_are_written_whole(tmp_path: Path) -> None:
+    rows = [{"b": 1}, {"a": "x,y", "b": 2}, {"c": [1]}]
+    assert write_rows(tmp_path / "out.csv", rows) == 3
+    assert (tmp_path / "out.csv").read_bytes() == b'b,a,c\r\n1,,\r\n2,"x,y",\r\n,,[1]\r\n'
+    assert write_rows(tmp_path / "none.csv", []) == 0
+    assert (tmp_path / "none.csv").read_bytes() == b"\r\n"
+
+
+@pytest.mark.parametrize("rows", [[], [{"a": 1}], [{"a": {"b": [1, "x\n"]}}, {}, {"c": float("nan"), "d": "é"}]])
+def test_json_is_written_row_by_row_as_it_would_be_at_once(tmp_path: Path, rows: list[dict[str, Any]]) -> None:
+    assert write_rows(tmp_path / "out.json", rows) == len(rows)
+    assert (tmp_path / "out.json").read_bytes() == to_json(rows) + b"\n"

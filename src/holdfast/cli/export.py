@@ -5,10 +5,9 @@ from __future__ import annotations
 import argparse
 import contextlib
 import csv
-import io
 import os
 import shlex
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,9 +31,9 @@ def run(arguments: argparse.Namespace) -> int:
     out = Path(arguments.out).expanduser()
     check_format(out, safe_csv=arguments.safe_csv)
     history = open_history(arguments.path)
-    rows = result_rows(history) if arguments.rows else [trial_row(history, trial) for trial in history.state.trials]
-    write_rows(out, rows, safe_csv=arguments.safe_csv)
-    say(f"{plural(len(rows), 'row')} written to {out}")
+    rows = ResultRows(history) if arguments.rows else [trial_row(history, trial) for trial in history.state.trials]
+    written = write_rows(out, rows, safe_csv=arguments.safe_csv)
+    say(f"{plural(written, 'row')} written to {out}")
     return 0
 
 
@@ -59,36 +58,51 @@ def trial_row(history: History, trial: Trial) -> dict[str, Any]:
     return {**known, **flat_row(result), "failures": trial.total_failures, **error, **known}
 
 
-def result_rows(history: History) -> list[dict[str, Any]]:
-    """Every result that counts, trial by trial, in order."""
-    # As text and numbers: a file has no tuples, and not every format takes an object.
-    return [
-        flat_row({**row, "config": shown(pack(row["config"], lambda value, _: repr(value)))})
-        for trial in history.state.trials
-        for row in history.rows(trial.n)
-    ]
+class ResultRows:
+    """Every result that counts, trial by trial, in order. Each iteration reads them again; none is kept."""
+
+    def __init__(self, history: History) -> None:
+        self._history = history
+
+    def __iter__(self) -> Iterator[dict[str, Any]]:
+        for trial in self._history.state.trials:
+            config: Any = None
+            flat_config: dict[str, Any] = {}
+            for row in self._history.rows(trial.n):
+                if row["config"] is not config:  # rows share theirs until a scheduler changes it
+                    config = row["config"]
+                    # As text and numbers: a file has no tuples, and not every format takes an object.
+                    flat_config = flat_row({"config": shown(pack(config, lambda value, _: repr(value)))})
+                yield {**flat_row({**row, "config": {}}), **flat_config}
 
 
-def write_rows(out: Path, rows: list[dict[str, Any]], *, safe_csv: bool = False) -> None:
+def write_rows(out: Path, rows: Iterable[Mapping[str, Any]], *, safe_csv: bool = False) -> int:
     """Write rows in the format that the file's ending names.
 
     Args:
         out: The file.
-        rows: What to write.
+        rows: What to write. For CSV they may be gone through more than once.
         safe_csv: In CSV, put an apostrophe before text that a spreadsheet would take for a formula.
+
+    Returns:
+        How many rows there are.
     """
     kind = out.suffix.lower()
     temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     try:
         if kind == ".csv":
-            temporary.write_text(_csv(rows, _harmless if safe_csv else _cell), encoding="utf-8", newline="")
+            written = _write_csv(rows, temporary, _harmless if safe_csv else _cell)
         elif kind == ".json":
-            temporary.write_bytes(to_json(rows) + b"\n")
-        elif kind == ".parquet":
-            _write_parquet(rows, temporary)
+            written = _write_json(rows, temporary)
         else:
-            _pandas().DataFrame(rows).to_pickle(temporary)
+            rows = list(rows)
+            written = len(rows)
+            if kind == ".parquet":
+                _write_parquet(rows, temporary)
+            else:
+                _pandas().DataFrame(rows).to_pickle(temporary)
         os.replace(temporary, out)
+        return written
     except OSError as error:
         hint = "" if out.parent.is_dir() else f" Create the directory first: mkdir -p {shlex.quote(str(out.parent))}."
         raise StorageError(f"{out} cannot be written: {error.strerror}.{hint}") from error
@@ -97,7 +111,7 @@ def write_rows(out: Path, rows: list[dict[str, Any]], *, safe_csv: bool = False)
             temporary.unlink(missing_ok=True)
 
 
-def _write_parquet(rows: list[dict[str, Any]], file: Path) -> None:
+def _write_parquet(rows: Iterable[Mapping[str, Any]], file: Path) -> None:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -136,15 +150,35 @@ def _pandas() -> Any:
         raise InvalidInputError(f"{error} Or choose .csv or .json, which need no other package.") from None
 
 
-def _csv(rows: Iterable[Mapping[str, Any]], cell: Callable[[Any], Any]) -> str:
-    rows = list(rows)
-    columns = list(dict.fromkeys(key for row in rows for key in row))
-    text = io.StringIO()
-    writer = csv.writer(text)
-    writer.writerow(map(cell, columns))
-    for row in rows:
-        writer.writerow(cell(row[column]) if column in row else "" for column in columns)
-    return text.getvalue()
+def _write_csv(rows: Iterable[Mapping[str, Any]], file: Path, cell: Callable[[Any], Any]) -> int:
+    """Write with the columns of the first row; if others have more, again with all of them."""
+    columns = dict.fromkeys(next(iter(rows), {}))
+    while True:
+        known, written = list(columns), 0
+        with open(file, "w", encoding="utf-8", newline="") as text:
+            writer = csv.writer(text)
+            writer.writerow(map(cell, known))
+            for row in rows:
+                if not row.keys() <= columns.keys():
+                    columns.update(dict.fromkeys(row))
+                if len(columns) == len(known):
+                    writer.writerow([cell(row[column]) if column in row else "" for column in known])
+                written += 1
+        if len(columns) == len(known):
+            return written
+
+
+def _write_json(rows: Iterable[Mapping[str, Any]], file: Path) -> int:
+    """Write a list as ``to_json`` spells it, but row by row."""
+    written = 0
+    with open(file, "wb") as text:
+        text.write(b"[")
+        for row in rows:
+            text.write(b",\n  " if written else b"\n  ")
+            text.write(to_json(row).replace(b"\n", b"\n  "))
+            written += 1
+        text.write(b"\n]\n" if written else b"]\n")
+    return written
 
 
 def _harmless(value: Any) -> Any:

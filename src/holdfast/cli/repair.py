@@ -46,7 +46,9 @@ def run(arguments: argparse.Namespace) -> int:
     say(f"The journal of {root.path} is damaged:")
     say(
         *_some([f"  {text}" for text in damage], "damaged place"),
-        *_some([f"  {place}: the journal has lost the record of this checkpoint" for place in unknown], "such checkpoint"),
+        *_some(
+            [f"  {place}: the journal has lost the record of this checkpoint" for place in unknown], "such checkpoint"
+        ),
     )
     say(
         "A repair copies journal, epochs and snapshots to .holdfast/damaged-<n>, truncates the journal before the "

@@ -169,8 +169,7 @@ def _known(place: Root | Remote) -> tuple[set[str], str]:
             else (f"delete all objects below {place.url} with the tools of the store")
         )
         error.add_note(
-            "It is unknown which directories are trials, so nothing was removed. If nothing in it is needed, "
-            f"{way}"
+            f"It is unknown which directories are trials, so nothing was removed. If nothing in it is needed, {way}"
         )
         raise
     return {trial_dirname(history.info, trial) for trial in history.state.trials}, _summary(history)
