@@ -92,7 +92,7 @@ def test_a_driver_that_wakes_up_in_an_upload_that_was_given_up_leaves_nothing_be
     outcome = RemoteJobPerformer(store, mirror).perform(job)
     assert isinstance(outcome, CommitFailed)
     assert outcome.damaged
-    assert "given up" in outcome.message
+    assert "abandoned its upload" in outcome.message
     assert list(store.objects) == ["trial/checkpoint_000000/_manifest.json"]
 
 

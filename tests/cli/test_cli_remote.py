@@ -82,7 +82,7 @@ def test_results_are_read_from_a_uri(stored: str, bucket: str, cache: Path) -> N
     grid = ResultGrid.from_path(stored)
     assert grid.experiment_path == stored
     assert stored in repr(grid)
-    assert grid.filesystem.type_name == "s3"
+    assert grid.filesystem.type_name == "py::s3"  # of pyarrow, over our store
     best = grid.get_best_result()
     assert best.path.startswith(f"{stored}/train_")
     result = Result.from_path(best.path)

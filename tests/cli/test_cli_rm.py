@@ -87,7 +87,7 @@ def test_a_damaged_journal_removes_nothing(tmp_path: Path, holdfast: Run) -> Non
     answer = holdfast("rm", path, "--yes")
     assert answer.code == 1
     assert segment.exists()
-    assert f"If everything there may go, remove the directory itself: rm -r {path}\n" in answer.err
+    assert f"If nothing in it is needed, remove the directory itself: rm -r {path}\n" in answer.err
 
 
 def test_a_damaged_journal_in_a_store_removes_nothing_and_says_what_to_do(

@@ -301,7 +301,7 @@ def test_repair_names_only_the_first_of_many_unknown_checkpoints(tmp_path: Path,
     for folder in ("journal", "snapshots", "epochs"):
         shutil.rmtree(root.path / ".holdfast" / folder, ignore_errors=True)
     said = holdfast("repair", root.path, "--yes").out
-    assert said.count("the journal does not know this checkpoint") == 10
+    assert said.count("the journal has lost the record of this checkpoint") == 10
     assert "  and 15 more such checkpoints\n" in said
 
 

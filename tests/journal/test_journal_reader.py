@@ -119,7 +119,7 @@ def read_damaged(disk: FaultyDisk) -> tuple[list[bytes], JournalDamagedError | N
 
 
 def readable_behind(error: JournalDamagedError) -> int:
-    return int(str(error).split(" records behind")[0].rpartition(" ")[2])
+    return int(str(error).split(" records after")[0].rpartition(" ")[2])
 
 
 @pytest.mark.usefixtures("small_segments")
@@ -162,7 +162,7 @@ def test_the_error_says_where_it_is_and_what_to_do(disk: FaultyDisk) -> None:
     assert (error.file, error.seq) == (".holdfast/journal/00000001-000000000001.hfj", 4)
     assert error.offset == content.index(b"ecord 4 ") - 13
     message = str(error)
-    for part in ("record 4", "3 records before it", "5 records behind", "holdfast verify", "holdfast repair"):
+    for part in ("record 4", "3 records before it", "5 records after", "holdfast verify", "holdfast repair"):
         assert part in message
 
 

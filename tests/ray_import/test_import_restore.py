@@ -160,7 +160,7 @@ def test_a_missing_object_is_told_with_what_to_give(
     again = f'Tuner.restore("{target}", trainable=with_widget, param_space=..., resume_errored=True).fit()'
     assert f"Retry the failed trials with: {again}" in said
     status = holdfast("status", target).out
-    assert f"try the failed trials again: {again}" in status
+    assert f"retry the failed trials: {again}" in status
     assert "holdfast resume" not in status
 
 
