@@ -88,7 +88,7 @@ def test_a_space_written_anew_replaces_the_option_of_the_same_index():
 
 def test_a_missing_object_is_named():
     plain, _ = extract_objects({"train": {"data": Dataset()}})
-    with pytest.raises(InvalidInputError, match=r"'train/data' \(a .*Dataset\).*param_space="):
+    with pytest.raises(InvalidInputError, match=r"param_space=.*'train/data' \(a .*Dataset\)"):
         restore_objects(plain, {})
 
 
