@@ -16,6 +16,7 @@ import pytest
 from roots import RootWriter, many_trials, small_experiment
 
 from holdfast.core import events as ev
+from holdfast.results import history
 
 DEADLINE_S = 60.0
 
@@ -291,3 +292,33 @@ def test_a_status_loads_nothing_that_it_does_not_need(tmp_path: Path) -> None:
     needless = {"cloudpickle", "numpy", "pandas", "rich", "holdfast.tuner", "holdfast.space.domains"}
     assert "holdfast.cli.status" in loaded
     assert not needless.intersection(loaded)
+
+
+def test_a_driver_that_commits_while_one_reads_is_no_loss(
+    tmp_path: Path, holdfast: Callable[..., Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The journal was read; then the driver saves a checkpoint, of a known and of a new trial; then one looks there."""
+    root = RootWriter(tmp_path / "exp").open()
+    root.create({"lr": 0.1})
+    root.start(0)
+    look = history.unknown_checkpoints
+    found: list[int] = []
+
+    def commit_and_look(path: Path, known: Any) -> Any:
+        root.create({"lr": 0.2})
+        root.start(1)
+        for n in (0, 1):
+            root.report(n, {"loss": 1.0})
+            root.save(n, {"model.txt": "weights"})
+        unknown = look(path, known)
+        found.append(len(unknown))
+        return unknown
+
+    monkeypatch.setattr(history, "unknown_checkpoints", commit_and_look)
+    answer = holdfast("status", root.path, "--json")
+    assert found == [2]
+    assert answer.code == 0, answer.err
+    facts = json.loads(answer.out)
+    assert facts["journal_damage"] is None
+    assert facts["reports"] == 2
+    root.finish()
