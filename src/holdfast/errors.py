@@ -87,7 +87,15 @@ class NotSerializableError(UsageError, TypeError):
 
 
 class MetricMissingError(UsageError, ValueError):
-    """A trial's result does not include the metric that the search, scheduler or config needs."""
+    """A trial's result does not include the metric that the search, scheduler or config needs.
+
+    Attributes:
+        change: The setting that names a metric that was reported, as it is written in a restore; "" if unknown.
+    """
+
+    def __init__(self, message: str, change: str = "") -> None:
+        super().__init__(message)
+        self.change = change
 
 
 class ExperimentExistsError(UsageError, ValueError):

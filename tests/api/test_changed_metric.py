@@ -162,7 +162,7 @@ def test_a_searcher_learns_anew_from_all_that_was_reported(make_tuner: Make, roo
     shutil.rmtree(root / ".holdfast" / "snapshots")
     grid = Tuner.restore(root, tune_config=TuneConfig(num_samples=7)).fit()
     assert [result.config["x"] for result in grid][6:] == [10.0]
-    grid = Tuner.restore(root, tune_config=TuneConfig(metric="loss", num_samples=8)).fit()
+    grid = Tuner.restore(root, tune_config=TuneConfig(metric="loss", mode="max", num_samples=8)).fit()
     assert [result.config["x"] for result in grid][7:] == [40.0]
 
 
@@ -170,10 +170,10 @@ def test_a_searcher_that_cannot_be_told_is_changed_only_before_it_has_learned(ma
     options = {"mode": "min", "num_samples": 3, "max_concurrent_trials": 1, "search_alg": Student()}
     with pytest.raises(tune.TuneError, match="did not include"):
         make_tuner(falls, {}, metric="wrong", **options).fit()
-    grid = Tuner.restore(root, tune_config=TuneConfig(metric="loss")).fit()
+    grid = Tuner.restore(root, tune_config=TuneConfig(metric="loss", mode="min")).fit()
     assert [result.config["x"] for result in grid] == [0.0, 10.0, 10.0]
     with pytest.raises(ValueError, match=r"cannot be changed any more: Student.*add_evaluated_point.*new RunConfig"):
-        Tuner.restore(root, tune_config=TuneConfig(metric="gain", num_samples=4)).fit()
+        Tuner.restore(root, tune_config=TuneConfig(metric="gain", mode="min", num_samples=4)).fit()
     assert len(Tuner.restore(root, tune_config=TuneConfig(num_samples=4)).fit()) == 4
 
 
@@ -268,3 +268,38 @@ def test_a_metric_of_its_own_is_changed_by_giving_it_again(
     assert len(Tuner.restore(root, tune_config=again, run_config=tune.RunConfig(verbose=1)).fit()) == 4
     assert "loss (min) -> acc (min)" in capsys.readouterr().out
     assert len(Tuner.restore(root, tune_config=TuneConfig(num_samples=5)).fit()) == 5
+
+
+# --- what a change of the metric alone leaves open
+
+
+def test_another_metric_does_not_inherit_the_mode_of_the_old_one(make_tuner: Make, root: Path) -> None:
+    make_tuner(quick, SPACE, num_samples=2, metric="acc", mode="max").fit()
+    with pytest.raises(ValueError, match=r"TuneConfig\(metric='loss'\) has no mode.*mode='max' for 'acc'.*mode='min'"):
+        Tuner.restore(root, tune_config=TuneConfig(metric="loss"))
+    with pytest.raises(ValueError, match="has no mode"):
+        make_tuner(quick, SPACE, num_samples=2, metric="loss", if_exists="resume")
+    assert not Tuner.restore(root, tune_config=TuneConfig(metric="loss", mode="max")).fit().errors
+    assert not Tuner.restore(root, tune_config=TuneConfig(metric="loss")).fit().errors  # it is that one
+
+
+def test_a_metric_that_no_trial_has_reported_is_pointed_out(
+    make_tuner: Make, root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    make_tuner(quick, SPACE, num_samples=2, metric="acc", mode="max").fit()
+    verbose = tune.RunConfig(verbose=1)
+    Tuner.restore(root, tune_config=TuneConfig(metric="f1", mode="max"), run_config=verbose).fit()
+    assert "no trial has reported the new metric 'f1' so far. Reported were: 'loss', 'acc'" in capsys.readouterr().out
+    for metric in ("loss", "training_iteration"):
+        Tuner.restore(root, tune_config=TuneConfig(metric=metric, mode="max"), run_config=verbose).fit()
+        assert "no trial has reported" not in capsys.readouterr().out
+
+
+def test_the_last_line_after_a_wrong_metric_can_be_followed(
+    make_tuner: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(tune.TuneError):
+        make_tuner(quick, SPACE, metric="los", mode="min", verbose=1).fit()
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert 'tune_config=TuneConfig(metric="loss", mode="min")' in line
+    assert len(eval(line.removeprefix("Resume with: "), {"Tuner": Tuner, "TuneConfig": TuneConfig})) == 1

@@ -152,13 +152,14 @@ def contents(root: Path) -> dict[str, bytes]:
     ("space", "fields", "words"),
     [
         (SPACE, {"num_samples": 2}, r"num_samples=2 is smaller.*3.*new RunConfig\(name=.*add_evaluated_trials"),
+        (SPACE, {"num_samples": 1}, r"num_samples=1 is smaller.*3"),
         ({}, {}, r"param_space.*Expected: \['x'\].*new RunConfig\(name=.*points_to_evaluate"),
         ({**SPACE, "y": 1}, {}, r"param_space.*Got: \['x', 'y'\].*new RunConfig\(name="),
         ({"x": tune.uniform(0, 2)}, {}, r"param_space.*'x' is Float.*2.0.*was Float.*1.0.*new RunConfig\(name="),
         ({"x": tune.grid_search([1, 2])}, {}, r"param_space"),
         ({"x": 0.5}, {}, r"param_space.*'x' is 0.5"),
     ],
-    ids=["smaller", "removed", "added", "other bounds", "grid", "constant"],
+    ids=["smaller", "the default, said", "removed", "added", "other bounds", "grid", "constant"],
 )
 def test_what_would_be_another_experiment_is_refused_and_nothing_is_changed(
     make_tuner: Make, root: Path, space: dict[str, Any], fields: dict[str, Any], words: str
@@ -168,6 +169,12 @@ def test_what_would_be_another_experiment_is_refused_and_nothing_is_changed(
     with pytest.raises(ValueError, match=f"(?s){words}"):
         make_tuner(train, space, if_exists="resume", **fields)
     assert contents(root) == before
+
+
+def test_a_number_that_is_left_out_is_not_a_smaller_one(make_tuner: Make, root: Path) -> None:
+    make_tuner(train, SPACE, num_samples=3).fit()
+    assert len(make_tuner(train, SPACE, if_exists="resume").fit()) == 3
+    assert len(tune.Tuner.restore(root, tune_config=tune.TuneConfig()).fit()) == 3
 
 
 def test_another_grid_is_refused_and_another_constant_is_not_used(

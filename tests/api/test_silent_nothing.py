@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import pty
+import subprocess
+import sys
 import warnings
 from pathlib import Path
 
@@ -182,3 +186,46 @@ def test_the_way_out_works(make_tuner, tmp_path, monkeypatch):
     (tmp_path / "data.csv").write_text("here")
     (result,) = make_tuner(train).fit()
     assert result.metrics["text"] == "here"
+
+
+SILENT = """
+import sys
+import holdfast as tune
+
+def silent(config):
+    pass
+
+def half(config):
+    return {{"loss": 1.0}}
+
+run_config = tune.RunConfig(storage_path=sys.argv[1], engine=tune.LocalEngine(cpus=1))
+tune.Tuner({function}, tune_config=tune.TuneConfig({settings}), run_config=run_config).fit()
+"""
+
+
+@pytest.mark.parametrize(
+    ("function", "settings", "words"),
+    [("silent", "", "has reported nothing"), ("half", "metric='loss'", "has no mode")],
+)
+def test_a_person_at_a_terminal_is_told_once(tmp_path, function, settings, words):
+    shown = in_terminal(SILENT.format(function=function, settings=settings), str(tmp_path))
+    # While the display is live it paints its notes again and again; what stays is printed after the last frame.
+    assert "finished: 1/1 trials" in shown
+    last = shown[shown.rindex("\x1b[?25h") :] if words == "has reported nothing" else shown
+    assert last.count(words) == 1, shown
+
+
+def in_terminal(script, *arguments):
+    """What a script writes whose output and errors go to one terminal."""
+    ours, theirs = pty.openpty()
+    command = [sys.executable, "-c", script, *arguments]
+    environment = {**os.environ, "TERM": "xterm", "COLUMNS": "200", "LINES": "50"}
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=environment) as process:
+        os.close(theirs)
+        pieces = []
+        with contextlib.suppress(OSError):  # the other end was closed
+            while piece := os.read(ours, 65536):
+                pieces.append(piece)
+        os.close(ours)
+    assert process.returncode == 0
+    return b"".join(pieces).decode()

@@ -16,6 +16,7 @@ from holdfast.core import events as ev
 from holdfast.core.state import State
 from holdfast.display.display import Display, ExperimentFacts, RunSummary
 from holdfast.display.words import size_text
+from holdfast.messages.warn import was_warned
 
 logger = logging.getLogger("holdfast")
 
@@ -43,6 +44,7 @@ class DisplayEdge:
         self._journal = journal
         self.feed = display.feed
         self.close = display.close
+        self.in_terminal = display.in_terminal
         self._trouble = ""
         self._hints: set[str] = set()
         self._lag_since: float | None = None
@@ -57,7 +59,7 @@ class DisplayEdge:
         facts = self._facts
         self._display.start(facts)
         half = objective_text(facts.metric, facts.mode, compared)
-        if half:
+        if half and not (self.in_terminal and was_warned(half)):
             self._display.note(half)
         for note in facts.notes:
             self._display.inform(note)
@@ -67,14 +69,15 @@ class DisplayEdge:
         now = self._clock.now()
         self._display.update(self._state, self._facts, now, self._lag(now))
 
-    def end(self, outcome: str, reason: str) -> None:
+    def end(self, outcome: str, reason: str, change: str = "") -> None:
         """The run has ended.
 
         Args:
             outcome: One of ``Ending``.
             reason: Why, or who has the experiment now; "" if there is nothing to say.
+            change: A setting without which the same would happen again.
         """
-        summary = RunSummary(at=self._clock.now(), outcome=outcome, reason=reason)
+        summary = RunSummary(at=self._clock.now(), outcome=outcome, reason=reason, change=change)
         self._display.end(self._state, self._facts, summary)
 
     def warn(self, text: str) -> None:

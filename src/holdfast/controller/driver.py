@@ -43,6 +43,7 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.metric_advice import CONFIG
 from holdfast.core.policies import Policies, Rules, ignore
+from holdfast.core.retention import lookup
 from holdfast.core.state import State
 from holdfast.display.display import Display, ExperimentFacts, make_display
 from holdfast.display.trial_output import TrialOutput
@@ -67,6 +68,10 @@ AHEAD = 64  # reports that a trial may send without waiting: enough to keep the 
 SHIPPED = "what was missing in the store was uploaded"
 CALM_GC = (20_000, 20, 20)
 """The loop makes many small objects that live long and no cycles: collecting as often as usual costs a fifth of it."""
+
+
+MAX_NAMED = 12
+"""Reported metrics that are named when none of them is the one that is wanted."""
 
 
 class Outcome(msgspec.Struct):
@@ -161,7 +166,7 @@ class Driver(DriverLife):
                 interrupted=state.driver.draining,
                 exit_code=signals.exit_code,
                 failure=hooks.failure if self._failure.fail_fast == "raise" else None,
-                advice=hooks.advisor.texts(),
+                advice=hooks.advice(),
             )
 
     def end(self, reason: str) -> bool:
@@ -265,10 +270,20 @@ class Driver(DriverLife):
                 f"nothing more is started, because the experiment was stopped: {state.stopping}. Give another "
                 "time_budget_s or stop as well."
             )
+        if change is not None and change.metric is not None:
+            self._warn_of_unreported(change.metric)
         plan = experiment.variants() if self._algorithms.search is None else None
         imported.go_on(controller, experiment.spec, experiment.settings.space, plan, self._hooks.warn)
         for event in complete_rebuilt(plan, state, self._trial_setup.keep_values, controller.edges.clock.now()):
             controller.record(event)
+
+    def _warn_of_unreported(self, metric: str) -> None:
+        """Another metric counts from now on: say so if no trial has it."""
+        reported = [trial for trial in self._state.trials if trial.metrics]
+        if reported and all(lookup(self._results.last(self._state, trial), metric) is None for trial in reported):
+            names = dict.fromkeys(str(name) for trial in reported for name in trial.metrics or ())
+            known = ", ".join(map(repr, [*names][:MAX_NAMED])) + (", .." if len(names) > MAX_NAMED else "")
+            self._hooks.warn(f"no trial has reported the new metric {metric!r} so far. Reported were: {known}.")
 
     def resumed(self, former: str, spent: str) -> ob.Resumed:
         how, setup = self._resume, self._trial_setup

@@ -108,6 +108,10 @@ class Notifier:
         """The first trial that ended in ERROR, and its pickled exception."""
         return self._errors.failure
 
+    def advice(self) -> list[str]:
+        """What to warn of when the run has ended; in a terminal its notes have said it."""
+        return [] if self._display.in_terminal else self.advisor.texts()
+
     # --- what the loop calls
 
     def watch(self, event: ev.AnyEvent) -> None:
@@ -206,7 +210,7 @@ class Notifier:
                 self.keep_states()
         except Exception:
             logger.exception("a callback failed while the run was being ended, after that had failed already")
-        self._display.end(outcome, reason)
+        self._display.end(outcome, reason, getattr(error, "change", ""))
 
     def _successor(self) -> str:
         """Who has the experiment now."""

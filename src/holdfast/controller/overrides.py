@@ -87,6 +87,7 @@ def take_again(*configs: tuple[Config, Config | None]) -> Taken:
             else:
                 ignored.append(_difference(name, old, new))
     _check_number(*taken.changes.get("num_samples", (1, 1)))
+    _check_mode(taken.changes, configs)
     if ignored:
         warn_user(
             f"The experiment keeps its settings: {'; '.join(ignored)}. For other settings start another one, with "
@@ -106,6 +107,20 @@ def _check_number(old: int, new: int) -> None:
         f"experiment, and may only grow: {instead}. For a smaller experiment start another one, with a new "
         f"RunConfig(name=...). {BEGIN_FROM} Nothing was changed."
     )
+
+
+def _check_mode(changes: dict[str, tuple[Any, Any]], configs: tuple[tuple[Config, Config | None], ...]) -> None:
+    """Another metric needs a mode of its own: whether small or large is better was said of the old one."""
+    old, new = changes.get("metric", (None, None))
+    for stored, given in configs:
+        if old is None or not isinstance(stored, TuneConfig) or not isinstance(given, TuneConfig):
+            continue
+        if stored.mode is not None and given.mode is None:
+            raise InvalidInputError(
+                f"TuneConfig(metric={new!r}) has no mode. This experiment has mode={stored.mode!r} for {old!r}, and "
+                f"that need not hold for {new!r}: give both, TuneConfig(metric={new!r}, mode='min') or mode='max'. "
+                "Nothing was changed."
+            )
 
 
 def change_of(taken: Taken, total: int | None, keys: dict[str, str]) -> ev.SettingsChanged | None:
@@ -165,11 +180,16 @@ def _with_objective_of(old: Any, new: Any) -> Any:
 
 
 def given_settings(stored: Config, given: Config) -> Iterator[tuple[str, Any, Any]]:
-    """What was set to something else than its default: name, stored value, given value."""
-    usual = type(given)()
+    """What was set to something else than its default, and ``num_samples`` if it was set at all.
+
+    Yields:
+        Its name, the stored value and the given one.
+    """
+    usual, said = type(given)(), vars(given).get("_given", ())
     for field in fields(given):
         new = getattr(given, field.name)
-        if field.name not in PLACES and not _is_same_plain(new, getattr(usual, field.name)):
+        is_given = field.name in said and field.name == "num_samples"
+        if field.name not in PLACES and (is_given or not _is_same_plain(new, getattr(usual, field.name))):
             yield field.name, getattr(stored, field.name), new
 
 

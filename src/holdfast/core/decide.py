@@ -17,7 +17,7 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.changed_settings import STOPPED
 from holdfast.core.ending import drop_obsolete, terminate, terminate_waiting
-from holdfast.core.metric_advice import metric_advice
+from holdfast.core.metric_advice import metric_missing
 from holdfast.core.plan import schedule
 from holdfast.core.policies import Verdict
 from holdfast.core.requests import apply_requests
@@ -26,7 +26,6 @@ from holdfast.core.retention import lookup
 from holdfast.core.state import State, Status, Stored, Trial, units
 from holdfast.core.trial_delays import hold_back, wait_for_space
 from holdfast.core.turn import Turn
-from holdfast.errors import MetricMissingError
 
 LOADS_BEFORE_FALL_BACK = 2
 
@@ -110,13 +109,10 @@ def _judge(turn: Turn, trial: Trial, o: ob.Report) -> tuple[str, str]:
 
 
 def _require_metrics(turn: Turn, trial: Trial, metrics: Mapping[str, Any]) -> None:
-    for name, who in turn.policies.rules.required_metrics:
+    rules = turn.policies.rules
+    for name, who in rules.required_metrics:
         if metrics and lookup(metrics, name) is None and name not in metrics:
-            raise MetricMissingError(
-                f"Trial {trial.id} returned a result which did not include the specified metric `{name}` that "
-                f"`{who}` expects. It reported: {', '.join(map(repr, metrics)) or 'nothing'}. Nothing was lost. "
-                f"{metric_advice(turn.policies.rules, name, who, metrics)}"
-            )
+            raise metric_missing(rules, trial.id, name, who, metrics)
 
 
 def _stage(turn: Turn, trial: Trial, sealed: ob.SealedStage) -> None:

@@ -7,16 +7,18 @@ from difflib import get_close_matches
 from typing import Any
 
 from holdfast.core.policies import Rules
+from holdfast.errors import MetricMissingError
 
 CONFIG = "tune.TuneConfig()"
 """Who needs the metric, if it is the experiment itself rather than its scheduler or searcher."""
 
 
-def metric_advice(rules: Rules, name: str, who: str, metrics: Mapping[str, Any]) -> str:
-    """How to continue when reports do not have a metric that is needed.
+def metric_missing(rules: Rules, trial_id: str, name: str, who: str, metrics: Mapping[str, Any]) -> MetricMissingError:
+    """The error that ends a run whose reports do not have a metric that is needed, and how to continue.
 
     Args:
         rules: The user's settings.
+        trial_id: Who has reported.
         name: The metric.
         who: ``CONFIG``, or the scheduler or searcher that needs it.
         metrics: What was reported.
@@ -27,8 +29,12 @@ def metric_advice(rules: Rules, name: str, who: str, metrics: Mapping[str, Any])
     if who != CONFIG:
         argument = "scheduler" if who in rules.schedulers else "search_alg"
         aim = f"{argument}={who}({aim}, ...)"
-    return (
-        f"To optimise another metric: {rules.restore}, tune_config=TuneConfig({aim})).fit(). To report {name!r} as "
+    change = f"tune_config=TuneConfig({aim})"
+    return MetricMissingError(
+        f"Trial {trial_id} returned a result which did not include the specified metric `{name}` that "
+        f"`{who}` expects. It reported: {', '.join(map(repr, metrics)) or 'nothing'}. Nothing was lost. "
+        f"To optimise another metric: {rules.restore}, {change}).fit(). To report {name!r} as "
         f"well, change the code and give it: {rules.restore}, trainable={rules.trainable}).fit(). To go without it, "
-        "set TUNE_DISABLE_STRICT_METRIC_CHECKING=1 and restore."
+        "set TUNE_DISABLE_STRICT_METRIC_CHECKING=1 and restore.",
+        change,
     )

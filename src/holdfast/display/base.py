@@ -66,6 +66,9 @@ class Display:
     come at any time, more than once, and from a ``finally``.
     """
 
+    in_terminal = False
+    """Whether notes stay in front of a person, who need not be warned of the same again."""
+
     def __init__(self, options: DisplayOptions | None = None, verbose: int = 1) -> None:
         self.options = options or DisplayOptions()
         self.verbose = verbose

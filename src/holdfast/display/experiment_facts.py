@@ -91,6 +91,9 @@ class RunSummary(msgspec.Struct, frozen=True, kw_only=True):
     reason: str = ""
     """Why it was interrupted or failed, or who has taken it over, in a few words."""
 
+    change: str = ""
+    """A setting without which the same would happen again, as it is written in a restore."""
+
 
 class DisplayOptions(msgspec.Struct, frozen=True, kw_only=True):
     """What the user wants to see; a reporter given as ``RunConfig.progress_reporter`` fills this in."""

@@ -71,6 +71,8 @@ STYLES = {
 class LiveDisplay(Display):
     """Paints one frame again and again, and leaves a short summary behind."""
 
+    in_terminal = True
+
     def __init__(
         self,
         stream: TextIO,

@@ -393,6 +393,8 @@ def next_line(facts: ExperimentFacts, summary: RunSummary) -> str:
         return f"Follow it with: holdfast status {shlex.quote(facts.root)}"
     if summary.outcome == Ending.INTERRUPTED:
         return resume_line(facts)
+    if summary.change:
+        return f"Resume with: {restore_call(facts.root).removesuffix(')')}, {summary.change}).fit()"
     # Somebody's code raised: without ``trainable`` the stored code would do so again.
     return f"Resume with: {restore_call(facts.root, facts.given_as)}.fit()"
 

@@ -27,9 +27,19 @@ class ExperimentWarning(UserWarning):
     """An experiment works, but hardly as it was meant: nothing is reported, or what cannot be compared."""
 
 
+_warned: set[str] = set()
+
+
+def was_warned(message: str) -> bool:
+    """Has this process warned of exactly this, as an ``ExperimentWarning``?"""
+    return message in _warned
+
+
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warn about the nearest line outside of holdfast; of an older spelling a listener is told too."""
     frame, level = _users_frame()
+    if issubclass(category, ExperimentWarning):
+        _warned.add(message)
     if issubclass(category, DeprecationWarning):
         _tell_listener(message, frame)
     warnings.warn(message, category, stacklevel=level + 1)
