@@ -116,7 +116,7 @@ class DisplayEdge:
     def interrupted(self, event: ev.AttemptInterrupted) -> None:
         """An attempt was cut short; that is worth a note if storage did it."""
         if event.cause == ev.Cause.STORAGE:
-            self._note_of(event.n, f"no space left ({event.detail}); it is retried and does not count as a failure")
+            self._note_of(event.n, f"storage trouble ({event.detail}); it is retried and does not count as a failure")
 
     def backlog_filled(self, event: ev.BacklogFilled) -> None:
         """Trials that save have to wait."""
