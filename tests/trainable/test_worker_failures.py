@@ -99,6 +99,16 @@ def test_storage_trouble_is_told_from_the_users_own(tmp_path: Path, monkeypatch:
     assert failures.is_storage_trouble(ValueError("hidden by a library"), root)
 
 
+def test_a_full_disk_that_only_the_user_sees_is_doubtful(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = str(tmp_path)
+    raised = OSError(errno.ENOSPC, "No space left on device")
+    assert failures.is_storage_trouble(raised, root)
+    assert failures.is_doubtful(raised, root)
+    assert not failures.is_doubtful(StorageFullError("full"), root)
+    monkeypatch.setattr(failures, "free_bytes", lambda path: 1000)
+    assert not failures.is_doubtful(raised, root)
+
+
 def test_free_space_of_a_place_that_is_gone_is_not_no_space() -> None:
     assert failures.free_bytes("/no/such/place") >= failures.LEAST_FREE_BYTES
 

@@ -24,7 +24,7 @@ from holdfast.core.requests import apply_requests
 from holdfast.core.resuming import resume_trials
 from holdfast.core.retention import lookup
 from holdfast.core.state import State, Status, Stored, Trial, units
-from holdfast.core.trial_delays import hold_back, wait_for_space
+from holdfast.core.trial_delays import has_waited_in_vain, hold_back, wait_for_space
 from holdfast.core.turn import Turn
 
 LOADS_BEFORE_FALL_BACK = 2
@@ -205,7 +205,7 @@ def _raised(turn: Turn, o: ob.Raised) -> None:
         # It was on its way out: what it raises while unwinding changes nothing about the decision.
         turn.add(ev.Noted(turn.at, trial.n, f"while it was being stopped: {o.error.type}: {o.error.message}"))
         _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, "", worker)
-    elif o.storage:
+    elif o.storage and not (o.doubtful and has_waited_in_vain(turn, trial)):
         _unwound(turn, trial, ev.Cause.STORAGE, f"{o.error.type}: {o.error.message}", worker)
         wait_for_space(turn, trial)
     elif o.restoring:

@@ -64,6 +64,7 @@ class Raised(FromWorker, frozen=True, tag="F"):
     storage: bool = False
     restoring: bool = False
     final: bool = False  # must not be retried (refused reset, invalid trainable)
+    doubtful: bool = False  # ``storage``, but the trial's own code has raised it and there is space now
 
 
 class Waiting(FromWorker, frozen=True, tag="W"):

@@ -19,6 +19,15 @@ def hold_back(turn: Turn, trial: Trial) -> None:
         turn.state.driver.held_until[trial.n] = turn.at + NO_PROGRESS.delay_s(trial.cuts - 1)
 
 
+MAX_DOUBTFUL = 10
+"""Attempts that may end with a full disk although there is space, before one counts as the trial's failure."""
+
+
+def has_waited_in_vain(turn: Turn, trial: Trial) -> bool:
+    """Whether a trial that says that the disk is full, which it is not, has been started again often enough."""
+    return turn.state.driver.full_disk.get(trial.n, 0) >= MAX_DOUBTFUL
+
+
 def wait_for_space(turn: Turn, trial: Trial) -> None:
     """Reports since the last checkpoint are no progress here: the next attempt repeats them and fills the disk more."""
     session = turn.state.driver

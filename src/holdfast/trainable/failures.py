@@ -107,6 +107,16 @@ def is_storage_trouble(error: BaseException, root: str) -> bool:
     return _is_of_our_own_files(error, root) or is_full(error, root)
 
 
+def is_doubtful(error: BaseException, root: str) -> bool:
+    """Whether only the trial's own code says that there was no space, while there is.
+
+    It may have filled the disk with a checkpoint that was removed since, or have raised this for a reason of its own:
+    both look the same. So the trial is tried again, but not without end.
+    """
+    ours = any(isinstance(link, StorageError) for link in chain(error)) or _is_of_our_own_files(error, root)
+    return not ours and free_bytes(root) >= LEAST_FREE_BYTES
+
+
 def _is_of_our_own_files(error: BaseException, root: str) -> bool:
     if not isinstance(error, OSError) or isinstance(error, TuneError):
         return False

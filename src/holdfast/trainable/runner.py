@@ -143,15 +143,17 @@ class _Worker:
     def _raised(self, run: Run, error: BaseException) -> Raised:
         cause = error.__cause__ if isinstance(error, (RestoreFailed, _LoadFailed)) else error
         assert cause is not None
+        storage = failures.is_storage_trouble(cause, self._setup.root)
         message = Raised(
             run.n,
             run.attempt,
             self._setup.worker,
             failures.error_facts(cause, self._setup.working_dir if self._setup.chdir else ""),
             failures.pickled(cause),
-            failures.is_storage_trouble(cause, self._setup.root),
+            storage,
             isinstance(error, RestoreFailed),
             isinstance(error, (ResetRefused, _LoadFailed, ObjectDamagedError)),
+            storage and failures.is_doubtful(cause, self._setup.root),
         )
         failures.release(error)
         return message
