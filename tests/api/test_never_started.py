@@ -54,3 +54,12 @@ def test_the_command_line_says_so_too(root: Path, capsys: pytest.CaptureFixture[
     assert "TERMINATED (not started: stop criterion for the whole experiment)" in capsys.readouterr().out
     assert main(["list-trials", str(root)]) == 0
     assert capsys.readouterr().out.count("not started: stop criterion") == 2
+
+
+def test_the_best_of_trials_that_all_failed_is_an_error_that_says_so(make_tuner: Callable[..., tune.Tuner]) -> None:
+    def fail(config: dict[str, Any]) -> None:
+        raise RuntimeError("no")
+
+    grid = make_tuner(fail, {}, num_samples=2, metric="loss", mode="min").fit()
+    with pytest.raises(RuntimeError, match=r"all 2 trials failed before they reported anything.*ResultGrid\.errors"):
+        grid.get_best_result()

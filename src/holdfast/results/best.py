@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from holdfast.core.retention import lookup
-from holdfast.core.state import Trial
+from holdfast.core.state import Status, Trial
 from holdfast.errors import InvalidInputError, NoResultError
 from holdfast.results.history import History
 
@@ -126,6 +126,12 @@ def _last(history: History, trial: Trial, metric: str) -> float | None:
 
 def none_found(history: History, metric: str, finite: bool) -> NoResultError:
     """Nothing can be called best, and why."""
+    trials = history.state.trials
+    if trials and all(trial.status == Status.ERROR and trial.metrics is None for trial in trials):
+        return NoResultError(
+            f"There is no best trial: all {len(trials)} trials failed before they reported anything. Their errors are "
+            "in ResultGrid.errors."
+        )
     reported: dict[str, None] = {}
     for trial in history.state.trials:
         reported.update(dict.fromkeys(trial.metrics or ()))
