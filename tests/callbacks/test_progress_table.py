@@ -11,7 +11,8 @@ from holdfast.core.state import Status
 from holdfast.display.experiment_facts import DisplayOptions, ProgressView, TableRow
 from holdfast.display.table import SPARK_WIDTH, TableMaker, sparkline
 from holdfast.display.tracker import BEST_ROWS, TREND_POINTS, ObjectiveCurve, ProgressTracker
-from holdfast.display.words import ended_words, in_space_order, params_text, resources_text, short_names
+from holdfast.display.words import ended_words, in_space_order, params_text, resources_text, short_names, value_text
+from holdfast.space.exact import pack
 
 
 def row(n: int, **config: object) -> TableRow:
@@ -141,3 +142,22 @@ def test_counts_add_up_to_the_total_while_trials_are_still_to_be_made() -> None:
     world.add(ev.SearchEnded(world.at, "stop: time_budget_s=1"))
     view = view_of(world, ProgressTracker())
     assert sum(view.counts.values()) == view.total == 200
+
+
+def test_a_metric_that_never_changes_gives_way_before_a_parameter() -> None:
+    world = World()
+    for i in range(3):
+        n = world.launch()
+        world.state.trials[n].config, world.state.trials[n].params = {"a": i, "b": 10 + i, "c": 20 + i}, ("a", "b", "c")
+        world.report(n, loss=i, epochs=100, size=7)
+    rows = view_of(world, ProgressTracker()).rows
+    whole = TableMaker(DisplayOptions()).make(rows, "loss")
+    needed = {t: w for t, w in zip(whole.titles, whole.widths, strict=True) if t not in ("epochs", "size", "Place")}
+    narrow = TableMaker(DisplayOptions()).make(rows, "loss", sum(needed.values()) + 2 * len(needed) - 2)
+    assert {"epochs", "size"} <= set(whole.titles)
+    assert narrow.titles == tuple(needed)
+
+
+def test_tuples_are_shown_as_tuples() -> None:
+    packed = pack({"k": (1, (2, 3)), "l": [(4, 5)]}, lambda value, _: value)
+    assert [value_text(packed["k"]), value_text(packed["l"])] == ["(1, (2, 3))", "[(4, 5)]"]

@@ -133,12 +133,14 @@ def test_sigterm_ends_a_driver_that_waits_for_result_files(tmp_path: Path, monke
         return flush(self, timeout_s, *more)
 
     monkeypatch.setattr(FileWriter, "flush", flush_and_ask)
-    monkeypatch.setattr(FileWriter, "_write", _refuse)
+    monkeypatch.setattr(FileWriter, "_try_to_write", _refuse)
     with pytest.raises(SystemExit) as leaving:
         fit(tmp_path)
     assert leaving.value.code == 143
     assert told.is_set()
 
 
-def _refuse(self: FileWriter, path: str, changes: Any) -> None:
-    raise OSError(5, "Input/output error", path)
+def _refuse(self: FileWriter, path: str, fd: int | None) -> str:
+    if fd is not None:
+        os.close(fd)
+    return f"{path} cannot be written: Input/output error"

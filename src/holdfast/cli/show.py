@@ -20,7 +20,7 @@ from holdfast.display.words import duration, metrics_text, one_line, plural, val
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import History, open_history
 from holdfast.results.html import display_facts
-from holdfast.space.exact import shown
+from holdfast.space.exact import children, shown
 
 MAX_NAMED = 5
 
@@ -166,7 +166,7 @@ def detail_lines(history: History, trial: Trial) -> list[str]:
     lines.append(f"  path        {one_line(history.place(trial), 4000)}")
     lines += [
         f"  config      {one_line(str(key), 200)} = {value_text(value, 200)}"
-        for key, value in shown(trial.config).items()
+        for key, value in (children(trial.config) or {}).items()
     ]
     if trial.started_at:
         ended = f", ended {when(trial.ended_at)}" if trial.ended_at and trial.final else ""

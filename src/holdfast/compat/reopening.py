@@ -25,8 +25,9 @@ def open_again(
     filesystem = run_config.storage_filesystem
     tune_config, run_config = copy.copy(tune_config), copy.copy(run_config)
     num_samples, stop = tune_config.num_samples, run_config.stop
-    tune_config._set("num_samples", 1)  # the default: as if they had not been given
-    run_config._set("stop", None)
+    for config, name, usual in ((tune_config, "num_samples", 1), (run_config, "stop", None)):
+        config._set(name, usual)
+        config._set("_given", vars(config).get("_given", frozenset()) - {name})  # as if it had been left out
     space = None if param_space is None else check_space(param_space)
     is_same = space is not None and _is_same_space(place, trainable, space, filesystem)
     experiment = load_experiment(

@@ -157,7 +157,8 @@ class TableMaker:
                 rank = 10_000 + i if self._is_constant(rows, param[0]) else 4 + 2 * i
                 yield self._param(param[0], param[1], (3, i), rank)
             if measure is not None:
-                yield self._metric(measure[0], measure[1], (5, i + 1), 5 + 2 * i)
+                rank = 15_000 + i if self._never_changes(rows, measure[0]) else 5 + 2 * i
+                yield self._metric(measure[0], measure[1], (5, i + 1), rank)
 
     def _params(self, rows: Sequence[TableRow]) -> Mapping[str, str]:
         if self.options.parameter_columns is not None:
@@ -169,6 +170,11 @@ class TableMaker:
     def _is_constant(rows: Sequence[TableRow], path: str) -> bool:
         first = at_path(rows[0].config, path) if rows else None
         return len(rows) > 1 and all(at_path(row.config, path) == first for row in rows)
+
+    @staticmethod
+    def _never_changes(rows: Sequence[TableRow], metric: str) -> bool:
+        values = [lookup(row.metrics, metric) for row in rows if row.metrics]
+        return len(values) > 1 and all(value == values[0] for value in values)
 
     def _param(self, path: str, title: str, order: tuple[int, int], rank: int) -> Column:
         cut = self.options.max_column_length

@@ -30,7 +30,7 @@ from holdfast.display.experiment_facts import (
     TableRow,
 )
 from holdfast.messages.visible import visible
-from holdfast.space.exact import is_exact, shown
+from holdfast.space.exact import TAG, VALUE, is_exact, shown
 from holdfast.space.objects import is_marker
 
 CLOSING_LINES = 14
@@ -87,8 +87,8 @@ def clip_front(text: str, limit: int) -> str:
 
 def value_text(value: Any, limit: int = 20) -> str:
     """A parameter or a metric in a few characters."""
-    if is_exact(value):
-        value = shown(value)
+    if is_exact(value) or isinstance(value, list):
+        value = _with_tuples(value)
     if isinstance(value, bool | int) or value is None:
         text = "" if value is None else str(value)
     elif isinstance(value, float):
@@ -98,6 +98,15 @@ def value_text(value: Any, limit: int = 20) -> str:
     else:
         text = str(value)
     return one_line(text, limit)
+
+
+def _with_tuples(node: Any) -> Any:
+    """A packed value as people write it."""
+    if isinstance(node, list):
+        return [_with_tuples(value) for value in node]
+    if is_exact(node) and node[TAG] == "tuple":
+        return tuple(map(_with_tuples, node[VALUE]))
+    return shown(node)
 
 
 def duration(seconds: float) -> str:
@@ -371,10 +380,10 @@ def restore_call(root: str, trainable: str = "", **arguments: Any) -> str:
     return f"Tuner.restore({json.dumps(root, ensure_ascii=not readable)}{given})"
 
 
-def retry_call(root: str, trainable: str, *, needs_space: bool) -> str:
-    """The call that tries failed trials again."""
+def retry_call(root: str, trainable: str, *, needs_space: bool, restart: bool = False) -> str:
+    """The call that retries failed trials, from their latest checkpoints or from the beginning."""
     space = {"param_space": ...} if needs_space else {}
-    return restore_call(root, trainable, **space, resume_errored=True)
+    return restore_call(root, trainable, **space, **{"restart_errored" if restart else "resume_errored": True})
 
 
 def needs_space(types: Iterable[str]) -> bool:
@@ -463,8 +472,11 @@ def closing_lines(
     if summary.outcome != Ending.FINISHED:
         lines.append(next_line(facts, summary))
     elif view.counts[Status.ERROR]:
-        lacking = needs_space(group.type for group in view.failures if group.errored)
-        again = retry_call(facts.root, facts.given_as, needs_space=lacking)
+        errored = [group for group in view.failures if group.errored]
+        # What is damaged stays so: only a new start helps.
+        damaged = all(group.cause == Cause.DAMAGED for group in errored)
+        lacking = needs_space(group.type for group in errored)
+        again = retry_call(facts.root, facts.given_as, needs_space=lacking, restart=damaged)
         lines.append(f"Retry the failed trials with: {again}.fit()")
     return lines
 
