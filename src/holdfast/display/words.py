@@ -402,10 +402,12 @@ def next_line(facts: ExperimentFacts, summary: RunSummary) -> str:
         return f"Follow it with: holdfast status {shlex.quote(facts.root)}"
     if summary.outcome == Ending.INTERRUPTED:
         return resume_line(facts)
-    if summary.change:
-        return f"Resume with: {restore_call(facts.root).removesuffix(')')}, {summary.change}).fit()"
     # Somebody's code raised: without ``trainable`` the stored code would do so again.
-    return f"Resume with: {restore_call(facts.root, facts.given_as)}.fit()"
+    corrected = f"{restore_call(facts.root, facts.given_as)}.fit()"
+    if summary.change:
+        changed = f"{restore_call(facts.root).removesuffix(')')}, {summary.change}).fit()"
+        return f"Resume with: {changed}; or with corrected code: {corrected}"
+    return f"Resume with: {corrected}"
 
 
 def outcome_line(view: ProgressView, facts: ExperimentFacts, summary: RunSummary) -> str:
