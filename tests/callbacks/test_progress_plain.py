@@ -16,7 +16,7 @@ from holdfast.core import events as ev
 from holdfast.display.base import MAX_LINES, MAX_QUEUED, PlainDisplay, SilentDisplay
 from holdfast.display.display import Ending, RunSummary, make_display
 from holdfast.display.experiment_facts import DisplayOptions
-from holdfast.display.words import restore_call
+from holdfast.display.restore_calls import restore_call
 from holdfast.views.trials import ExperimentInfo
 
 

@@ -23,6 +23,7 @@ from holdfast.core.events import ErrorFacts
 from holdfast.core.plan import is_lost
 from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial
 from holdfast.display.experiment_facts import DisplayOptions, FailureGroup, ProgressView
+from holdfast.display.restore_calls import needs_space, restore_call, retry_call
 from holdfast.display.tracker import (
     ProgressTracker,
     backlog_of,
@@ -31,7 +32,6 @@ from holdfast.display.tracker import (
     metric_value,
     total_trials,
 )
-from holdfast.display.words import needs_space, restore_call, retry_call
 from holdfast.errors import JournalDamagedError
 from holdfast.journal.durable_mark import oldest_volatile
 from holdfast.journal.records import decode_record

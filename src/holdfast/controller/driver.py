@@ -46,8 +46,8 @@ from holdfast.core.policies import Policies, Rules, ignore
 from holdfast.core.retention import lookup
 from holdfast.core.state import State
 from holdfast.display.display import Display, ExperimentFacts, make_display
+from holdfast.display.restore_calls import restore_call
 from holdfast.display.trial_output import TrialOutput
-from holdfast.display.words import restore_call
 from holdfast.engines.base import Engine, PrintsHere
 from holdfast.engines.local_engine import LocalProcessEngine
 from holdfast.journal.epoch import is_fenced, release

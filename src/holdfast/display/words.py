@@ -8,7 +8,6 @@ Must never: write to a stream.
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 from collections import Counter
@@ -29,6 +28,7 @@ from holdfast.display.experiment_facts import (
     RunSummary,
     TableRow,
 )
+from holdfast.display.restore_calls import needs_space, restore_call, retry_call
 from holdfast.messages.visible import visible
 from holdfast.space.exact import TAG, VALUE, is_exact, shown
 from holdfast.space.objects import is_marker
@@ -38,9 +38,6 @@ CLOSING_LINES = 14
 
 CLOSING_KINDS = 7
 MAX_MESSAGE = 160
-NOT_KEPT = frozenset({"LostObjectError", "MissingObjectError"})
-"""Exceptions that say that an object of the search space is not there any more."""
-
 MAX_PARAMS = 6
 BACKLOG_S = 2.0
 """A checkpoint that has been on its way for less is not worth a word."""
@@ -363,32 +360,6 @@ def opening_lines(facts: ExperimentFacts, objective: tuple[str, str] | None) -> 
     if facts.resumed:
         parts.append("resumed")
     return [f"holdfast: {', '.join(parts)}", f"Results: {one_line(facts.root, 1000)}"]
-
-
-def restore_call(root: str, trainable: str = "", **arguments: Any) -> str:
-    """The exact call that continues with an experiment, ready to paste.
-
-    Args:
-        root: Where the experiment is.
-        trainable: How the trainable is written in the user's script, if its code may have been corrected there.
-        **arguments: The others; an ellipsis for what the user has to fill in.
-    """
-    given = f", trainable={trainable}" if trainable else ""
-    given += "".join(f", {name}={'...' if value is ... else repr(value)}" for name, value in arguments.items())
-    # JSON's escapes are Python's too, and its quotes are double; what UTF-8 cannot encode is written as an escape.
-    readable = root.isprintable()
-    return f"Tuner.restore({json.dumps(root, ensure_ascii=not readable)}{given})"
-
-
-def retry_call(root: str, trainable: str, *, needs_space: bool, restart: bool = False) -> str:
-    """The call that retries failed trials, from their latest checkpoints or from the beginning."""
-    space = {"param_space": ...} if needs_space else {}
-    return restore_call(root, trainable, **space, **{"restart_errored" if restart else "resume_errored": True})
-
-
-def needs_space(types: Iterable[str]) -> bool:
-    """Whether one of these exceptions is raised again unless the search space is given again."""
-    return any(each.rpartition(".")[2] in NOT_KEPT for each in types)
 
 
 def resume_line(facts: ExperimentFacts) -> str:
