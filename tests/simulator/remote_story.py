@@ -302,7 +302,7 @@ def _patched(world: RemoteWorld) -> Iterator[None]:
     with contextlib.ExitStack() as stack:
         for module in _CRASHPOINTS:
             stack.enter_context(mock.patch(f"{module}.crashpoint", world.crashpoint))
-        for place in ("holdfast.journal.epoch.this_machine", "holdfast.controller.remote_backend.this_machine"):
+        for place in ("holdfast.journal.epoch.this_machine", "holdfast.controller.evidence.this_machine"):
             stack.enter_context(mock.patch(place, machine))
         stack.enter_context(mock.patch("holdfast.journal.epoch._host", machine))
         stack.enter_context(mock.patch("holdfast.controller.remote_backend.withdraw", withdraw))
