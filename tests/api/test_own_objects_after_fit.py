@@ -162,7 +162,7 @@ def test_our_own_searchers_continue_where_they_were(
         more = {"metric": "loss", "mode": "min", "max_concurrent_trials": 1, "seed": 5}
         space = {"x": tune.uniform(0, 1)}
         with warnings.catch_warnings():
-            warnings.filterwarnings("ignore", "max_concurrent_trials=1 is said twice")
+            warnings.filterwarnings("ignore", "max_concurrent_trials=1 is set twice")
             grid = make_tuner(train, space, search_alg=searcher, num_samples=num_samples, name=name, **more).fit()
         return [result.config["x"] for result in grid]
 

@@ -257,8 +257,8 @@ def a_snapshot_that_forgets_what_is_staged(patch: Patch) -> None:
     """A state from a snapshot does not know which commits are still to be finished."""
     index = opening._index
 
-    def index_without_stages(state: Any, trial: Any) -> None:
-        index(state, trial)
+    def index_without_stages(state: Any) -> None:
+        index(state)
         state.staged.clear()
 
     patch.setattr(opening, "_index", index_without_stages)

@@ -7,6 +7,7 @@ the audit, not from the core.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -45,6 +46,14 @@ class Standing(NamedTuple):
     since: float  # when it could have been
 
 
+class LostTrack(Exception):
+    """From here on the scheduler of the story may rightly decide otherwise than the one that is told everything once.
+
+    How large the machine is, is not in the journal. A resize that was requested when its driver died is therefore
+    requested again later, or not at all, by a driver that is told the past.
+    """
+
+
 class Retelling:
     """One scheduler, told everything once.
 
@@ -63,6 +72,7 @@ class Retelling:
         self._state = State()
         self._state.driver.capacity = units({"CPU": scenario.cpus})
         self._standing: list[Standing] = []
+        self._knows_capacity = scenario.scheduler != "changing resources"
 
     def check(self, history: Iterable[Entry]) -> None:
         """Go through it once.
@@ -70,6 +80,10 @@ class Retelling:
         Raises:
             Violation: Something was decided that this scheduler would not have decided, or not at that point.
         """
+        with contextlib.suppress(LostTrack):
+            self._compare(history)
+
+    def _compare(self, history: Iterable[Entry]) -> None:
         for entry in history:
             event = entry.event
             asked = entry.seq in self._scheduled or isinstance(event, ev.TrialReconfigured | ev.TrialResized)
@@ -89,7 +103,11 @@ class Retelling:
 
         said = self._adapter.judge(state, trial, result)
         if said != (event.verdict, event.why):
-            raise Violation("I5", f"{event}: a scheduler that was told all this once says {said}")
+            raise self._differs(f"{event}: a scheduler that was told all this once says {said}")
+
+    def _differs(self, text: str) -> Exception:
+        is_continued = self._state.epoch > 1
+        return Violation("I5", text) if self._knows_capacity or not is_continued else LostTrack()
 
     def _ended(self, event: ev.TrialTerminated) -> None:
         self._was_requested(event, Stop(event.n, event.reason))
@@ -104,7 +122,7 @@ class Retelling:
     def _was_requested(self, event: ev.AnyEvent, wanted: SchedulerRequest) -> None:
         standing = list(self._adapter.requests(self._state))
         if wanted not in standing:
-            raise Violation("I5", f"{event}: a scheduler that was told all this once requests {standing}")
+            raise self._differs(f"{event}: a scheduler that was told all this once requests {standing}")
 
     def _nothing_was_forgotten(self, event: ev.TrialStarted) -> None:
         """Whatever could have been granted in an earlier turn was, before the trial starts."""

@@ -203,7 +203,7 @@ def test_what_cannot_be_deleted_is_kept_and_said(caplog: pytest.LogCaptureFixtur
     syncer = CommandSyncer("rsync -a {source} {target}")
     assert syncer.delete("ubuntu@192.0.0.1:/data/old")
     syncer.wait()
-    assert "ubuntu@192.0.0.1:/data/old is obsolete and stays" in caplog.text
+    assert "ubuntu@192.0.0.1:/data/old is obsolete and was not deleted" in caplog.text
     assert "delete_template" in caplog.text
 
 
