@@ -10,7 +10,7 @@ import msgspec
 import pytest
 from shipping import Lab, dying_at, history
 
-from holdfast.errors import FencedError, JournalDamagedError, StorageError
+from holdfast.errors import FencedError, JournalDamagedError, StorageError, StorageFullError
 from holdfast.journal import Journal, SnapshotStore, claim_epoch
 from holdfast.shipping import parts
 from holdfast.shipping import restore_mirror as hydrate_module
@@ -427,6 +427,16 @@ def test_an_object_cannot_write_outside_the_mirror(lab: Lab) -> None:
     with lab.on("two"):
         restore_mirror(lab.store, lab.root("two"))
     assert not list(lab.folder.rglob("*escaped*"))
+
+
+def test_an_object_that_no_disk_can_hold_is_not_fetched(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sparse file of a terabyte in a store that is a directory would be copied for hours."""
+    lab.drive("one").write()
+    lab.store.put(".holdfast/objects/settings.pkl", b"x" * 1000)
+    monkeypatch.setattr(hydrate_module, "free_bytes", lambda path: 500)
+    text = r"objects/settings\.pkl alone has 1,000 bytes, and 500 are free"
+    with pytest.raises(StorageFullError, match=text), lab.on("two"):
+        restore_mirror(lab.store, lab.root("two"))
 
 
 def test_a_driver_whose_mirror_was_rebuilt_under_it_stops(lab: Lab) -> None:

@@ -26,6 +26,7 @@ from holdfast.errors import (
     NewerFormatError,
     ObjectMissingError,
     StorageError,
+    StorageFullError,
     StoreUnreachableError,
 )
 from holdfast.journal import epoch as epochs
@@ -45,7 +46,8 @@ from holdfast.shipping.shipper import ShipStart
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import REAL_DISK, fsync_dir
 from holdfast.storage.locks import lock, who_holds
-from holdfast.storage.store import Fetching, Store, create_once
+from holdfast.storage.mounts import free_bytes
+from holdfast.storage.store import Fetching, Stat, Store, create_once
 from holdfast.storage.untrusted import read_regular
 
 Case = Literal["absent", "equal", "ahead", "behind", "diverged"]
@@ -187,6 +189,7 @@ class _MirrorRestore:
                 self._note_is_right = True
                 return tree, known
         tree = RemoteTree(os.path.join(self._work, "tree"), self._root, Shipped())
+        self._check_room(remote.base)
         self._store.fetch([Fetching(stat.key, tree.add_plain(stat.key)) for stat in remote.base])
         crashpoint("restore_mirror.file")
         return tree, self._apply(tree, remote.spans, Shipped())
@@ -276,6 +279,7 @@ class _MirrorRestore:
         tree.complete()
         new, mine = os.path.join(tree.path, PRIVATE), os.path.join(self._root, PRIVATE)
         os.makedirs(new, exist_ok=True)
+        self._check_room(remote.plain)
         self._store.fetch([Fetching(stat.key, os.path.join(tree.path, stat.key)) for stat in remote.plain])
         crashpoint("restore_mirror.file")
         if restored.case == "behind":
@@ -302,6 +306,18 @@ class _MirrorRestore:
         )
         _log.warning(message)
         return restored._replace(superseded=aside, message=message)
+
+    def _check_room(self, wanted: list[Stat]) -> None:
+        """Refuse before the disk is full: an object may be far larger than whatever a driver has put there."""
+        free = free_bytes(self._work)
+        if free is None or sum(stat.size for stat in wanted) <= free:
+            return
+        largest = max(wanted, key=lambda stat: stat.size)
+        raise StorageFullError(
+            f"{self._store.url} cannot be mirrored: {largest.key} alone has {largest.size:,} bytes, and {free:,} are "
+            f"free on the disk of {self._root}. Nothing was changed. If the object is damaged, put it back from a copy "
+            "of the experiment; otherwise free space, or set HOLDFAST_LOCAL_CACHE_DIR to a directory on another disk."
+        )
 
     def _set_aside(self, mine: str, aside: str) -> None:
         """Move the mirror's own history away, and first of all the trials' directories.
