@@ -98,6 +98,11 @@ class RemotePlace(LocalPlace):
 class SyncedPlace(LocalPlace):
     """A directory that a function of the user's copies to another one."""
 
+    def open(self) -> JournalWriter:
+        for _, _, backend in self._drivers:
+            backend.close()  # a dead driver copies nothing, least of all while the next one looks at the other end
+        return super().open()
+
     def backend(self) -> ExperimentBackend:
         there = self.folder / "there"
         return SyncedBackend(self.root, self.durability, SyncConfig(upload_dir=str(there), syncer=_copy))
