@@ -47,7 +47,6 @@ class Edit(NamedTuple):
     change: Callable[[bytes], bytes]
     size: int  # bytes of memory that it holds on to
     anew: bool = False  # in a new file, though the old one may only have to be shortened
-    whole: bool = False  # whatever the old content was
 
 
 Change: TypeAlias = bytes | Edit
@@ -117,7 +116,7 @@ class FileWriter:
 
     def replace(self, path: str, data: bytes) -> None:
         """Make ``data`` the file's whole content, atomically."""
-        self._queue(path, Edit(lambda _: data, len(data), anew=True, whole=True), len(data))
+        self._queue(path, Edit(lambda _: data, len(data), anew=True), len(data))
 
     def edit(self, path: str, change: Callable[[bytes], bytes], *, anew: bool = False) -> None:
         """Replace the file's content by a function of it, atomically.
@@ -275,14 +274,9 @@ class FileWriter:
         return trouble
 
     def _open_ahead(self, path: str, opened: dict[str, int]) -> None:
-        """Open the file if writing it is no more than adding bytes, to what is there or to nothing."""
-        changes = self._in_hand[path]
-        if path in self._torn:
-            return
-        if all(isinstance(change, bytes) for change in changes):
+        """Open the file if writing it is no more than adding bytes to its end."""
+        if path not in self._torn and all(isinstance(change, bytes) for change in self._in_hand[path]):
             opened[path] = _open(path, _APPENDING)
-        elif isinstance(changes[0], Edit) and changes[0].whole:
-            opened[path] = _open(path, _FRESH)
 
     def _try_to_write(self, path: str, fd: int | None) -> str:
         try:
