@@ -13,7 +13,16 @@ from holdfast.core.observations import Died, Returned
 from holdfast.engines import output_bounds
 from holdfast.engines.attempt_log import AttemptLog
 from holdfast.storage import trial_logs
-from holdfast.storage.trial_logs import CUT_TEXT, OLDER, make_head, parse_head, settle, settle_all, shorten
+from holdfast.storage.trial_logs import (
+    CONTINUED_TEXT,
+    CUT_TEXT,
+    OLDER,
+    make_head,
+    parse_head,
+    settle,
+    settle_all,
+    shorten,
+)
 
 Drive = Callable[..., LocalDriver]
 LIMIT = 64 * 1024
@@ -122,7 +131,10 @@ def test_a_file_is_cut_to_its_newest_lines_and_says_so(tmp_path: Path) -> None:
     log.write_bytes(make_head("ab_00001", 1, 1.0) + numbered(5000).encode())
     assert shorten(str(log), LIMIT)
     older = (tmp_path / ("worker-1.log" + OLDER)).read_text()
-    assert older.splitlines()[1].startswith(CUT_TEXT)
+    note, kept = older.splitlines()[1], older.split("\n", 2)[2]
+    assert note.startswith(CUT_TEXT)
+    assert f" {len(kept):,} bytes from before the cut " in note
+    assert f"limit: {LIMIT:,} bytes" in note
     assert older.endswith(numbered(1, 4999))
     assert len(older) <= LIMIT // 2 + 1024
     assert log.stat().st_size < 1024
@@ -138,6 +150,23 @@ def test_who_has_the_file_open_goes_on_in_it(tmp_path: Path) -> None:
         writer.write(b"and on\n")
     assert log.read_bytes().endswith(b"---\nand on\n")
     assert log.stat().st_size < 1024
+
+
+def test_what_is_printed_right_after_a_cut_stands_below_the_note(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = tmp_path / "log"
+    log.write_text(numbered(1000))
+    ftruncate = os.ftruncate
+
+    def print_after(fd: int, length: int) -> None:
+        ftruncate(fd, length)
+        with log.open("a") as writer:
+            writer.write("and on\n")
+
+    monkeypatch.setattr(os, "ftruncate", print_after)
+    assert shorten(str(log), LIMIT)
+    assert log.read_text() == f"{CONTINUED_TEXT} log{OLDER} ---\nand on\n"
 
 
 def test_without_a_limit_nothing_is_cut(tmp_path: Path) -> None:
@@ -164,6 +193,8 @@ i = 0
 while not os.path.exists(config["stop"]):
     i += 1
     os.write(1, b"%09d " % i + b"x" * 4000 + b"\\n")
+while os.fstat(1).st_size > {LIMIT // 2}:  # what is printed in the moment of a cut may be lost
+    time.sleep(0.01)
 subprocess.run(["sh", "-c", "echo the end of it"])
 """
     stop = tmp_path / "stop"

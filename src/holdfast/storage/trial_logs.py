@@ -243,16 +243,21 @@ def shorten(path: str, limit: int | None) -> bool:
             found = parse_head(os.pread(log.fileno(), MAX_HEAD_BYTES, 0))
             head = os.pread(log.fileno(), found[1], 0) if found else b""
             _keep_newest(log, path + OLDER, head, half, limit)
-            os.ftruncate(log.fileno(), len(head))
-            fd = open_log(path, os.O_WRONLY | os.O_APPEND)
-            try:
-                ending = os.path.basename(path) if found is None else ""
-                os.write(fd, f"{CONTINUED_TEXT} {ending}{OLDER} ---\n".encode())
-            finally:
-                os.close(fd)
+            _begin_again(log, head, os.path.basename(path) if found is None else "")
     except OSError:
         return False  # it is tried again; a full disk must not stop anybody else
     return True
+
+
+def _begin_again(log: BinaryIO, head: bytes, name: str) -> None:
+    """Leave the head and a note in the log.
+
+    The note is written over old output before the cut. Appended after it, it would stand below what is printed between
+    the two, and would say that this is in the other file.
+    """
+    note = f"{CONTINUED_TEXT} {name}{OLDER} ---\n".encode()
+    os.pwrite(log.fileno(), note, len(head))
+    os.ftruncate(log.fileno(), len(head) + len(note))
 
 
 def _keep_newest(log: BinaryIO, older: str, head: bytes, half: int, limit: int) -> None:
@@ -261,17 +266,28 @@ def _keep_newest(log: BinaryIO, older: str, head: bytes, half: int, limit: int) 
     begin = max(len(head), size - half)
     with open(temporary, "wb") as out:
         out.write(head)
-        if begin > len(head) or os.path.lexists(older):
-            out.write(
-                f"{CUT_TEXT}: only the newest {limit:,} bytes are kept (RunConfig.max_output_bytes) ---\n".encode()
-            )
         log.seek(begin)
         if begin > len(head):
             log.readline(COPY_BYTES)  # the rest of a line
-        for _ in range(MAX_CATCH_UPS):
-            if not _copy(log, out, min(os.fstat(log.fileno()).st_size - log.tell(), limit - out.tell())):
-                break
-    os.rename(temporary, older)
+        if begin > len(head) or os.path.lexists(older):
+            out.write(_cut_note(max(0, size - log.tell()), limit))
+        _catch_up(log, out, limit)
+        os.rename(temporary, older)
+        _catch_up(log, out, limit)  # on a busy disk, much is printed while a file is renamed
+
+
+def _catch_up(log: BinaryIO, out: BinaryIO, limit: int) -> None:
+    """Copy what has been printed since the last look, until nothing new is there or ``out`` is full."""
+    for _ in range(MAX_CATCH_UPS):
+        if not _copy(log, out, min(os.fstat(log.fileno()).st_size - log.tell(), limit - out.tell())):
+            break
+    out.flush()
+
+
+def _cut_note(kept: int, limit: int) -> bytes:
+    """The line above what is left."""
+    note = f"{CUT_TEXT}: {kept:,} bytes from before the cut and all from after it are kept"
+    return f"{note} (limit: {limit:,} bytes, RunConfig.max_output_bytes) ---\n".encode()
 
 
 @contextlib.contextmanager
