@@ -15,13 +15,15 @@ from holdfast.search.ax import AxSearch
 from holdfast.search.replayable import Asked, Completed, NotNow
 from holdfast.testing.searcher_contract import assert_exact_resume, live, score, trial_name
 
-pytest.importorskip("ax.api", exc_type=ImportError)
-
 pytestmark = pytest.mark.filterwarnings("ignore")  # its libraries deprecate one another
 
 CASE = Case(
     AxSearch, "ax", "ax", {"method": "random_search"}, lacks=frozenset({"randn", "qrandn"}), trials=8, every=4, ahead=5
 )
+
+
+def import_libraries() -> None:
+    pytest.importorskip("ax.api", exc_type=ImportError)
 
 
 @every_check

@@ -17,8 +17,6 @@ from holdfast.search.bayesopt import BayesOptSearch
 from holdfast.search.replayable import Asked, Completed, NoMoreSuggestions, NotNow
 from holdfast.testing.searcher_contract import score, trial_name
 
-pytest.importorskip("bayes_opt")
-
 CASE = Case(
     BayesOptSearch,
     "bayes_opt",
@@ -30,6 +28,10 @@ CASE = Case(
     every=3,
     ahead=3,
 )
+
+
+def import_libraries() -> None:
+    pytest.importorskip("bayes_opt")
 
 
 @every_check

@@ -18,9 +18,12 @@ from holdfast.search.hyperopt import HyperOptSearch
 from holdfast.search.replayable import Completed
 from holdfast.testing.searcher_contract import trial_name
 
-hyperopt = pytest.importorskip("hyperopt")
-
 CASE = Case(HyperOptSearch, "hyperopt", "hyperopt", {"n_initial_points": 4})
+
+
+def import_libraries() -> None:
+    global hyperopt
+    hyperopt = pytest.importorskip("hyperopt")
 
 
 @every_check

@@ -16,9 +16,12 @@ from holdfast.search.nevergrad import NevergradSearch
 from holdfast.search.replayable import Asked, Completed, NotNow
 from holdfast.testing.searcher_contract import assert_exact_resume, live, score, trial_name
 
-ng = pytest.importorskip("nevergrad")
-
 CASE = Case(NevergradSearch, "nevergrad", "nevergrad", {"optimizer_kwargs": {"budget": 100}}, every=3)
+
+
+def import_libraries() -> None:
+    global ng
+    ng = pytest.importorskip("nevergrad")
 
 
 @every_check

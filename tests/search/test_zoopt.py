@@ -16,9 +16,12 @@ from holdfast.search.replayable import Asked, Completed, NoMoreSuggestions, NotN
 from holdfast.search.zoopt import ZOOptSearch
 from holdfast.testing.searcher_contract import trial_name
 
-zoopt = pytest.importorskip("zoopt")
-
 CASE = Case(ZOOptSearch, "zoopt", "zoopt", {"budget": 20, "parallel_num": 3}, space_argument="dim_dict")
+
+
+def import_libraries() -> None:
+    global zoopt
+    zoopt = pytest.importorskip("zoopt")
 
 
 @every_check

@@ -88,7 +88,7 @@ def distribution_of(domain: Domain) -> Any:
     logarithmic = isinstance(sampler, LogUniform)
     if isinstance(domain, Float):
         if step:
-            return kinds.FloatDistribution(_multiple(domain.lower, step), _multiple(domain.upper, step), step=step)
+            return kinds.FloatDistribution(multiple_of(domain.lower, step), multiple_of(domain.upper, step), step=step)
         return kinds.FloatDistribution(domain.lower, domain.upper, log=logarithmic)
     assert isinstance(domain, Integer)
     if step > 1:
@@ -137,7 +137,7 @@ def value_of(domain: Domain, given: Any) -> Any:
     if isinstance(domain, Integer):
         return int(given)
     step = _sampler_of(domain)[1]
-    return _multiple(given, step) if step else float(given)
+    return multiple_of(given, step) if step else float(given)
 
 
 def given_for(domain: Domain, value: Any) -> Any:
@@ -230,7 +230,7 @@ def _decimals(step: float) -> int | None:
     return next((count for count in range(MAX_DIGITS + 1) if round(step, count) == step), None)
 
 
-def _multiple(value: float, step: float) -> float:
+def multiple_of(value: float, step: float) -> float:
     """The multiple of ``step`` next to a value, without the noise of multiplying."""
     decimals = _decimals(step)
     multiple = round(value / step) * step

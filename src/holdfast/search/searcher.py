@@ -40,7 +40,10 @@ class Searcher(KnownArguments):
     """
 
     FINISHED: Literal["FINISHED"] = "FINISHED"
+    """Returned by ``suggest`` when there is nothing left to try."""
+
     CKPT_FILE_TMPL = "searcher-state-{}.pkl"
+    """Name of the file that ``save_to_dir`` writes; the braces are replaced by the session's name."""
 
     scheduler_class = ""
     """Name of the scheduler that carries out what its suggestions say, for those that say more than a config."""
@@ -141,10 +144,11 @@ class Searcher(KnownArguments):
     # --- its memory
 
     def get_state(self) -> dict[str, Any]:
-        """What wrappers remember beside the searcher that they wrap."""
+        """Everything that was learned, as a dict that can be pickled; without it, a restore replays the past."""
         raise NotImplementedError
 
     def set_state(self, state: dict[str, Any]) -> None:
+        """Continue from what ``get_state`` has returned."""
         raise NotImplementedError
 
     def save(self, checkpoint_path: str) -> None:
