@@ -33,7 +33,7 @@ from holdfast.core import observations as ob
 from holdfast.core.decide import decide_all
 from holdfast.core.plan import finished
 from holdfast.core.policies import Policies, Rules
-from holdfast.core.state import State, Status, Trial
+from holdfast.core.state import DriverMemory, State, Status, Trial
 from holdfast.core.transitions import apply
 from holdfast.core.turn import Turn
 from holdfast.schedulers.base import TrialScheduler
@@ -118,9 +118,9 @@ class Population:
 
 
 class _Desk(SchedulerAdapter):
-    def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
+    def choose(self, state: State, memory: DriverMemory, fits: Callable[[int], bool]) -> int | None:
         before = self.get_state()
-        chosen = super().choose(state, fits)
+        chosen = super().choose(state, memory, fits)
         assert before == self.get_state(), "choose_trial_to_run has changed something"
         return chosen
 
@@ -150,6 +150,7 @@ class Table:
         """After each turn: how many events there were, and what the adapter remembered."""
 
         self.state = State()
+        self.memory = DriverMemory()
         self.at = 0.0
         self._on_event = on_event
         self._due: list[tuple[float, int, ob.Observation]] = []
@@ -218,12 +219,12 @@ class Table:
             except _Crash:
                 observations = self._open_again()
                 continue
-            if finished(self.state):
+            if finished(self.state, self.memory):
                 return self
             observations = self._next()
 
     def _turn(self, observations: Iterable[ob.Observation]) -> None:
-        turn = decide_all(Turn(self.state, self._policies, self.at, self._watch), observations)
+        turn = decide_all(Turn(self.state, self.memory, self._policies, self.at, self._watch), observations)
         self.memories.append((len(self.history), self.adapter.get_state()))
         for command in turn.commands:
             self._obey(command)
@@ -237,7 +238,7 @@ class Table:
     def _next(self) -> list[ob.Observation]:
         """What the world says next. Things that are said at the same moment arrive together."""
         if not self._due:
-            held = self.state.driver.held_until
+            held = self.memory.held_until
             assert held, f"nothing can happen any more, and the experiment has not ended:\n{self.story()}"
             self.at = max(self.at, min(held.values()))
             return []
@@ -252,6 +253,7 @@ class Table:
         self._due.clear()
         self.at += 1.0
         self.state = folded(self.history, self._policies.rules)
+        self.memory = DriverMemory()
         self._proposed, self._waits_since = len(self.state.trials), -1
         self._owed = max(0, self.state.asks - self._proposed)
         self.adapter = retold(self.make_scheduler, self.population, self.history)
@@ -317,8 +319,8 @@ class Table:
         if self._owed and self._proposed == total:
             self._owed = 0
             self._say(0.0, ob.Exhausted("no more"))
-        elif self._owed and self._waits_since != self.state.driver.told:
-            self._waits_since = self.state.driver.told
+        elif self._owed and self._waits_since != self.memory.told:
+            self._waits_since = self.memory.told
             self._say(0.0, ob.NotYet(self._waits_since))
 
 

@@ -24,9 +24,11 @@ from table import (
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.errors import InvalidInputError
-from holdfast.schedulers import create_scheduler
-from holdfast.schedulers.hyperband import HyperBandScheduler
+from holdfast.schedulers import ResourceChangingScheduler, create_scheduler
+from holdfast.schedulers.hyperband import MAX_AHEAD, HyperBandScheduler
+from holdfast.space import uniform
 from holdfast.space.rng import Rng
+from holdfast.testing.virtual import VirtualExperiment
 
 
 def ten_by_three() -> HyperBandScheduler:
@@ -99,9 +101,52 @@ def test_milestones_grow_by_factors_that_are_not_whole():
     assert set(reached(table)) <= {1, 2, 3, 4}
 
 
-def test_the_bracket_that_has_come_least_far_starts_next():
-    table = play(ten_by_three, population(8, slots=1))
-    assert [event.n for event in table.events(ev.TrialStarted)][:4] == [0, 3, 4, 5]
+# --- the order of running
+
+
+def test_the_bracket_of_many_short_trials_runs_first_although_it_is_filled_last():
+    """Nine trials to 1, the best three of them to 3, the best of those to 9; only then the next bracket."""
+    table = play(ten_by_three, population(17, slots=1, rules={"lookahead": 17}))
+    starts = [event.n for event in table.events(ev.TrialStarted)]
+    assert starts[:9] == list(range(8, 17)), "the first milestone; the last to arrive is the best, and goes on at once"
+    assert starts[9:11] == [15, 14]
+    assert starts[11] == 16, "it waited at the second milestone, and is the best there"
+    assert starts[12:15] == [3, 4, 5], "the next bracket"
+    assert starts[-3:] == [0, 1, 2]
+
+
+def test_only_trials_that_exist_can_run_first():
+    table = play(ten_by_three, population(17, slots=1, rules={"lookahead": 1}))
+    assert [event.n for event in table.events(ev.TrialStarted)][:4] == [0, 1, 2, 3]
+
+
+@pytest.mark.parametrize(
+    ("scheduler", "ahead"),
+    [
+        (HyperBandScheduler(max_t=81, reduction_factor=3), 5 + 8 + 15 + 34 + 81),
+        (HyperBandScheduler(max_t=20, reduction_factor=3), 4 + 6 + 12),
+        (HyperBandScheduler(max_t=10_000, reduction_factor=3), MAX_AHEAD),
+        (HyperBandScheduler(max_t=81, reduction_factor=3, largest_first=True), 0),
+        (ResourceChangingScheduler(HyperBandScheduler(max_t=10, reduction_factor=3)), 17),
+    ],
+)
+def test_it_wants_a_whole_band_to_choose_from(scheduler, ahead):
+    assert scheduler.trials_ahead == ahead
+
+
+def test_in_virtual_time_a_whole_band_exists_from_the_start():
+    points = VirtualExperiment(
+        curve=lambda config, step, state: (1.0, {"loss": config["x"]}, step) if step <= 27 else None,
+        space={"x": uniform(0, 1)},
+        scheduler=lambda: HyperBandScheduler(max_t=27, reduction_factor=3),
+        num_samples=-1,
+        slots=1,
+        metric="loss",
+        mode="min",
+        until=40.0,
+    ).run()
+    widest = range(4 + 6 + 12, 4 + 6 + 12 + 27)
+    assert [point.trial for point in points[:27]] == list(widest)
 
 
 # --- the largest bracket first
@@ -210,9 +255,9 @@ def test_a_trial_that_fails_and_is_tried_again_is_waited_for():
 
 
 def test_a_trial_that_was_interrupted_goes_on_before_others_start():
-    scripts = [Script(better_and_better, steps=20, fails_at=(2,) if n == 0 else ()) for n in range(8)]
+    scripts = [Script(better_and_better, steps=20, fails_at=(2,) if n == 3 else ()) for n in range(8)]
     table = play(ten_by_three, Population(scripts, max_failures=1, slots=1))
-    assert [event.n for event in table.events(ev.TrialStarted)][:3] == [0, 0, 3]
+    assert [event.n for event in table.events(ev.TrialStarted)][:3] == [3, 3, 4]
 
 
 def test_the_rest_go_on_when_the_last_one_they_wait_for_fails():
@@ -376,7 +421,7 @@ def test_its_memory_is_kept_in_a_file(tmp_path):
     other = new_desk(ten_by_three, table.population).scheduler
     other.restore(str(tmp_path / "memory"))
     assert other.get_state() == half.get_state()
-    assert "2 brackets are under way" in other.debug_string()
+    assert "2 brackets are under way (" in other.debug_string()
 
 
 # --- arguments

@@ -447,7 +447,7 @@ def test_an_experiment_that_goes_on_on_a_smaller_machine_does_not_wait_for_ever(
     table.history = undisturbed.history[: grown + 20]
     table.state = folded(table.history, table._policies.rules)
     table.adapter = retold(ResourceChangingScheduler, population, table.history)
-    table.adapter.choose = lambda state, fits: type(table.adapter).__mro__[1].choose(table.adapter, state, fits)
+    table.adapter.choose = lambda *asked: type(table.adapter).__mro__[1].choose(table.adapter, *asked)
     assert max(size for _, size in resized(table)) > 2
     table._turn([ob.Capacity({"CPU": 2}), ob.Resumed(lost="crashed")])
     for _ in range(200):
@@ -456,6 +456,34 @@ def test_an_experiment_that_goes_on_on_a_smaller_machine_does_not_wait_for_ever(
         table._turn(table._next() if table._due else [])
     assert table.statuses() == ["TERMINATED"] * 2
     assert resized(table)[-1][1] <= 2
+
+
+def test_on_a_cluster_no_trial_is_given_more_than_one_machine_has():
+    """The whole cluster has eight CPUs, but a trial cannot be on two machines."""
+    population = Population([Script([1] * 6), Script([1] * 6)], slots=8, is_class=True)
+    table = Table(ResourceChangingScheduler, population)
+    table._play([ob.Capacity({"CPU": 8}, ({"CPU": 3}, {"CPU": 2}))])
+    assert table.statuses() == ["TERMINATED"] * 2
+    assert max(size for _, size in resized(table)) == 3
+
+
+def test_on_a_cluster_a_trial_that_grew_on_a_lost_machine_gets_back_what_it_began_with():
+    population = Population([Script([1] * 6)], slots=8, is_class=True)
+    undisturbed = play(ResourceChangingScheduler, population)
+    grown = next(k for k, e in enumerate(undisturbed.history) if isinstance(e, ev.TrialResized)) + 1
+
+    table = Table(ResourceChangingScheduler, population)
+    table.history = undisturbed.history[:grown]
+    table.state = folded(table.history, table._policies.rules)
+    table.adapter = retold(ResourceChangingScheduler, population, table.history)
+    table.adapter.choose = lambda *asked: type(table.adapter).__mro__[1].choose(table.adapter, *asked)
+    table._turn([ob.Capacity({"CPU": 8}, ({"CPU": 2},)), ob.Resumed(lost="crashed")])
+    for _ in range(200):
+        if all(trial.final for trial in table.state.trials):
+            break
+        table._turn(table._next() if table._due else [])
+    assert table.statuses() == ["TERMINATED"]
+    assert all(size <= 2 for _, size in resized(table)[1:])
 
 
 def test_no_population_hangs():

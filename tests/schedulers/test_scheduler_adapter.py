@@ -7,7 +7,7 @@ import pytest
 from holdfast.core import events as ev
 from holdfast.core.policies import Reconfigure, Resize, Stop
 from holdfast.core.retention import Retention
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.core.transitions import apply
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import TrialScheduler
@@ -77,6 +77,7 @@ class Told:
         self.results = ResultBuilder()
         self.adapter = SchedulerAdapter(scheduler, INFO, self.results)
         self.state = State()
+        self.memory = DriverMemory()
         self.history = []
         self.at = 0.0
         for n in range(trials):
@@ -87,14 +88,14 @@ class Told:
         event = kind(self.at, *facts)
         apply(self.state, event, Retention())
         self.history.append(event)
-        self.adapter.tell(self.state, event)
+        self.adapter.tell(self.state, self.memory, event)
 
     def start(self, n):
         self.add(ev.TrialStarted, n, self.state.trials[n].attempt + 1, 0, None)
 
     def judge(self, n, **metrics):
         state, trial, at = self.state, self.state.trials[n], self.at + 1.0
-        return self.adapter.judge(state, trial, lambda: self.results(state, trial, metrics, 0.5, at, 1))
+        return self.adapter.judge(state, self.memory, trial, lambda: self.results(state, trial, metrics, 0.5, at, 1))
 
     def report(self, n, **metrics):
         verdict, why = self.judge(n, **metrics)
@@ -324,7 +325,7 @@ def test_a_memory_holds_wishes_in_their_order_and_pauses():
     assert list(other.requests(told.state)) == told.requests()
     assert [type(wanted).__name__ for wanted in told.requests()] == ["Resize", "Stop", "Reconfigure"]
     assert fresh.memory["rungs"] == [1, 2.5, None]
-    assert other.judge(told.state, told.state.trials[0], dict) == ("pause", "Scripted")
+    assert other.judge(told.state, told.memory, told.state.trials[0], dict) == ("pause", "Scripted")
 
 
 def test_a_scheduler_that_cannot_be_stored_has_no_memory():
@@ -348,11 +349,10 @@ def test_what_hooks_see_of_others_does_not_depend_on_this_driver():
     told = Told(Scripted(acts=look), trials=6)
     for n in (2, 0):
         told.start(n)
-    told.adapter.choose(told.state, lambda n: True)
+    told.adapter.choose(told.state, told.memory, lambda n: True)
     told.judge(0, loss=1)
     state = told.state
-    state.pending.remove(4)
-    state.driver.parked.add(4)
+    told.memory.parked.add(4)
     state.pending.rotate(1)
     state.running = dict.fromkeys(sorted(state.running))  # as from a snapshot
     told.judge(0, loss=1)
@@ -369,9 +369,8 @@ def test_whoever_chooses_sees_the_queue_and_who_fits():
     told = Told(Chooser(), trials=4)
     told.state.uniform = False  # trial 3 asks for more than is free
     told.state.pending.rotate(1)
-    told.state.pending.remove(0)
-    told.state.driver.parked.add(0)
-    assert told.adapter.choose(told.state, lambda n: n != 3) == 1
+    told.memory.parked.add(0)
+    assert told.adapter.choose(told.state, told.memory, lambda n: n != 3) == 1
     assert told.scheduler.queue == [3, 1, 2]
 
 
@@ -382,14 +381,11 @@ def test_a_choice_that_cannot_be_started_is_none():
 
     told = Told(Stubborn(), trials=3)
     told.start(0)
-    told.state.pending.remove(1)
-    told.state.driver.parked.add(1)
-    for n in (0, 1):
-        told.scheduler.n = n
-        assert told.adapter.choose(told.state, lambda n: True) is None
+    told.scheduler.n = 0
+    assert told.adapter.choose(told.state, told.memory, lambda n: True) is None
     told.scheduler.n = 2
-    assert told.adapter.choose(told.state, lambda n: False) is None
-    assert told.adapter.choose(told.state, lambda n: True) == 2
+    assert told.adapter.choose(told.state, told.memory, lambda n: False) is None
+    assert told.adapter.choose(told.state, told.memory, lambda n: True) == 2
 
 
 def test_while_all_slots_are_taken_nobody_is_asked_whom_to_start():
@@ -398,4 +394,4 @@ def test_while_all_slots_are_taken_nobody_is_asked_whom_to_start():
             raise AssertionError("asked in vain")
 
     told = Told(Chooser(), trials=4)
-    assert told.adapter.choose(told.state, lambda n: False) is None
+    assert told.adapter.choose(told.state, told.memory, lambda n: False) is None

@@ -81,7 +81,13 @@ class DistributeResources:
         steps = self.target(view, trial, result, scheduler, has, _times(step, free), share)
         if self.increase_by and self.increase_by_times >= 1:
             steps = min(steps, self.increase_by_times)
-        return self._request(base, max(0, steps))
+        return self._on_one_machine(view, base, max(0, steps))
+
+    def _on_one_machine(self, view: ExperimentView, base: PlacementGroupFactory, steps: int) -> PlacementGroupFactory:
+        """So many steps, or as many as the largest machine of a cluster has."""
+        while steps and view.machines and not view.could_hold(flat_request(self._request(base, steps))):
+            steps -= 1
+        return self._request(base, steps)
 
     def target(
         self,

@@ -49,9 +49,16 @@ class TrialScheduler(KnownArguments):
     """
 
     CONTINUE = "CONTINUE"
+    """The trial goes on training."""
+
     PAUSE = "PAUSE"
+    """The trial saves a checkpoint and waits until the scheduler chooses it again."""
+
     STOP = "STOP"
+    """The trial ends."""
+
     NOOP = "NOOP"
+    """The same as ``CONTINUE``."""
 
     _metric: str | None = None
     _mode: str | None = None
@@ -60,6 +67,11 @@ class TrialScheduler(KnownArguments):
     """Whether it compares trials, so that it cannot work without a metric."""
 
     _has_warned_of_time = False
+
+    @property
+    def trials_ahead(self) -> int:
+        """How many trials should exist before there is room for them, to choose among them; 0 if it does not matter."""
+        return 0
 
     # --- what it optimises
 

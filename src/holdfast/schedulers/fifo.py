@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core.events import AnyEvent
 from holdfast.core.policies import SchedulerRequest, Verdict
-from holdfast.core.state import State, Trial
+from holdfast.core.state import DriverMemory, State, Trial
 from holdfast.schedulers.base import TrialScheduler
 
 
@@ -28,10 +28,12 @@ class FIFOScheduler(TrialScheduler):
 class FirstInFirstOut:
     """The same as the core asks it: without views, because a default must cost nothing."""
 
-    def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
+    def judge(
+        self, state: State, memory: DriverMemory, trial: Trial, result: Callable[[], dict[str, Any]]
+    ) -> tuple[str, str]:
         return Verdict.CONTINUE, ""
 
-    def tell(self, state: State, event: AnyEvent) -> None:
+    def tell(self, state: State, memory: DriverMemory, event: AnyEvent) -> None:
         pass
 
     def requests(self, state: State) -> Iterable[SchedulerRequest]:
@@ -40,12 +42,11 @@ class FirstInFirstOut:
     def wants_save(self, n: int) -> bool:
         return False
 
-    def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
-        held = state.driver.held_until
+    def choose(self, state: State, memory: DriverMemory, fits: Callable[[int], bool]) -> int | None:
         for n in state.pending:
             if fits(n):
                 return n
-            if state.uniform and n not in held:
+            if state.uniform and not memory.holds_back(n):
                 return None  # the others ask for the same resources: no need to look at them all
         for n in state.paused:
             if fits(n):

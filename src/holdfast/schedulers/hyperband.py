@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from holdfast.views.trials import TrialView
 
 NOWHERE = -1
+MAX_SHARES = 8
+MAX_AHEAD = 1024
+"""Most trials that are created before there is room for them, so that a band can run in its best order."""
 
 
 class Bracket(msgspec.Struct, array_like=True):
@@ -107,10 +110,11 @@ class HyperBandScheduler(TrialScheduler):
         reduction_factor: One of so many trials continues.
         stop_last_trials: Whether trials that were never among the worse ones end at their last milestone. If not, they
             end when they want to.
-        largest_first: Whether a band begins with the bracket that takes the most trials to the nearest milestone, and
-            trials of a bracket run before those of the next, the best first: good trials are found sooner, the fewer
-            workers there are the more so. If not, it begins with the one whose trials all run to the end, and the
-            bracket that has come least far runs next, so that all of a band end at about the same time.
+        largest_first: Whether a band is filled from the bracket that takes the most trials to the nearest milestone,
+            and not from the one whose trials all run to the end. In both cases the bracket of the most trials runs
+            first, then the next one, and its best trials continue first, because that finds good trials soonest.
+            The difference: trials of a search algorithm that learns, and those beyond ``max_concurrent_trials``, do not
+            exist yet when a bracket is to begin, so that the order of filling is then also the order of running.
 
     Raises:
         InvalidInputError: An argument makes no sense.
@@ -178,6 +182,14 @@ class HyperBandScheduler(TrialScheduler):
             work += size * (milestone - start)
             size, start, milestone = math.ceil(size / self._eta), milestone, min(milestone * self._eta, self._max_t)
         self._brackets[self._open] = Bracket(float(first), s, capacity, work)
+
+    @property
+    def trials_ahead(self) -> int:
+        """All trials of a band: which bracket runs first can be chosen only among trials that exist."""
+        if self._largest_first:
+            return 0
+        shapes = map(self.bracket_shape, range(self._s_max + 1))
+        return min(MAX_AHEAD, sum(capacity for capacity, first in shapes if first))
 
     # --- what it is told
 
@@ -286,7 +298,7 @@ class HyperBandScheduler(TrialScheduler):
     # --- what it is asked
 
     def choose_trial_to_run(self, view: ExperimentView) -> TrialView | None:
-        """Whoever was interrupted; else from the oldest band, of the bracket whose turn it is, the first trial.
+        """Whoever was interrupted; else from the oldest band, of the bracket with the most trials, the best trial.
 
         The results of a trial that was interrupted count for its bracket already: others would get ahead of it.
         """
@@ -308,23 +320,26 @@ class HyperBandScheduler(TrialScheduler):
         return None
 
     def _in_order(self, place: int, trials: list[TrialView]) -> list[TrialView]:
-        """New ones as they came; of those that continue the best first, if good ones are to be found soon."""
+        """New ones as they came; of those that continue the best first."""
         bracket = self._brackets.get(place)
-        if bracket is None or not self._largest_first:
+        if bracket is None:
             return sorted(trials, key=lambda trial: trial.n)
         ranks = {n: rank for rank, n in enumerate(bracket.released)}
         return sorted(trials, key=lambda trial: (ranks.get(trial.n, -1), trial.n))
 
-    def _rank(self, place: int) -> tuple[int, float, int]:
-        bracket = self._brackets.get(place)
-        done = 0.0 if bracket is None or self._largest_first else bracket.done / bracket.work
-        return place // (self._s_max + 1), done, place
+    def _rank(self, place: int) -> tuple[int, int]:
+        """Of a band, the bracket of many short trials first, whatever the order in which the brackets were filled."""
+        return place // (self._s_max + 1), -self._s_at(place)
 
     def debug_string(self) -> str:
         return (
             f"Using {type(self).__name__}: {self._ended} trials were not among the best of their brackets, "
-            f"{len(self._brackets)} brackets are under way."
+            f"{len(self._brackets)} brackets are under way{self._progress()}."
         )
+
+    def _progress(self) -> str:
+        shares = [f"{bracket.done / bracket.work:.0%}" for bracket in self._brackets.values()]
+        return f" ({', '.join(shares[:MAX_SHARES])} done)" if shares else ""
 
     # --- its memory
 

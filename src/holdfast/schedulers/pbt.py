@@ -224,12 +224,11 @@ class PopulationBasedTraining(TrialScheduler):
         """The youngest waiting trial that fits."""
         for n in self._population.by_age():
             trial = view.trials[n]
-            session = trial.state.driver
-            if trial.status not in WAITING or n in session.parked:
+            if trial.status not in WAITING:
                 continue
             if view.fits(trial):
                 return trial
-            if trial.state.uniform and n not in session.held_until:
+            if trial.state.uniform and not view.is_held_back(trial):
                 return None  # the others ask for the same resources
         # Those that have arrived are paused, except for one that the user has sent back to the beginning.
         return view.first_that_fits(view.pending)

@@ -39,8 +39,8 @@ class ResourceChangingScheduler(TrialScheduler):
     one bundle.
 
     A function trainable is left alone until it has a checkpoint, because it would have to begin again. What is more
-    than the machine has is not given. A trial whose resources were enlarged on a machine that was larger than the one
-    on which the experiment continues gets back what it began with.
+    than the machine has is not given, nor what no machine of a cluster has alone. A trial whose resources were enlarged
+    on a machine that was larger than the one on which the experiment continues gets back what it began with.
 
     Durability: sizes that were granted are events. If the driver dies before one was granted, the trial continues as it
     was and its next report is asked about again.
@@ -86,6 +86,11 @@ class ResourceChangingScheduler(TrialScheduler):
         self._warned = False
 
     # --- the scheduler behind it
+
+    @property
+    def trials_ahead(self) -> int:
+        """What the base scheduler wants."""
+        return self._base.trials_ahead
 
     @property
     def base_scheduler(self) -> TrialScheduler:
@@ -167,8 +172,8 @@ class ResourceChangingScheduler(TrialScheduler):
         request = flat_request(wanted)
         if units(request) == units(self.asked_by(view, trial)):
             return None
-        if not _within(request, view.capacity):
-            self._warn_too_much(trial, request, view.capacity)
+        if not view.could_hold(request):
+            self._warn_too_much(trial, request, view)
             return None
         return request
 
@@ -182,10 +187,11 @@ class ResourceChangingScheduler(TrialScheduler):
                 f"{error}. {CORRECT_IT}"
             ) from error
 
-    def _warn_too_much(self, trial: TrialView, request: dict[str, float], capacity: dict[str, float]) -> None:
+    def _warn_too_much(self, trial: TrialView, request: dict[str, float], view: ExperimentView) -> None:
         if not self._warned:
             self._warned = True
-            known = {name: amount for name, amount in capacity.items() if name in request}
+            largest = max(view.machines, key=lambda size: sum(size.get(name, 0.0) for name in request), default=None)
+            known = {name: amount for name, amount in (largest or view.capacity).items() if name in request}
             warn_user(
                 f"The resources_allocation_function wants {request} for trial {trial.trial_id}, and there is {known}. "
                 "The trial keeps what it has; further requests of this kind are ignored without a warning."
@@ -276,10 +282,10 @@ class ResourceChangingScheduler(TrialScheduler):
         experiment is opened on a smaller machine and nothing can start.
         """
         base = self._base_request
-        if base is None or not _within(base, view.capacity):
+        if base is None or not view.could_hold(base):
             return
         for trial in (*view.pending, *view.paused):
-            if not _within(self.asked_by(view, trial), view.capacity):
+            if not view.could_hold(self.asked_by(view, trial)):
                 view.resize_trial(trial, base)
 
     def debug_string(self) -> str:
@@ -305,8 +311,3 @@ class ResourceChangingScheduler(TrialScheduler):
         self._base_request = state["request"]
         self._going = dict.fromkeys(state["going"])
         self._resizing = dict.fromkeys(state["resizing"])
-
-
-def _within(request: Mapping[str, float], capacity: Mapping[str, float]) -> bool:
-    there = units(capacity)
-    return all(amount <= there.get(name, 0) for name, amount in units(request).items())

@@ -15,7 +15,8 @@ import msgspec
 from holdfast.core import events as ev
 from holdfast.core.policies import Reconfigure, Resize, SchedulerRequest, Stop, Verdict
 from holdfast.core.retention import lookup
-from holdfast.core.state import State, Status, Trial
+from holdfast.core.state import DriverMemory, State, Status, Trial
+from holdfast.core.user_facts import STOPPED_BY_USER
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import CORRECT_IT, TrialScheduler
 from holdfast.schedulers.view import ExperimentView
@@ -28,7 +29,7 @@ VERDICTS = {
     TrialScheduler.PAUSE: Verdict.PAUSE,
     TrialScheduler.STOP: Verdict.STOP,
 }
-NOT_THE_SCHEDULERS = frozenset({"done", "stop criterion"})
+NOT_THE_SCHEDULERS = frozenset({"done", "stop criterion", STOPPED_BY_USER})
 """Reasons of verdicts that others gave; the scheduler was not asked about those reports."""
 
 
@@ -41,6 +42,9 @@ class DeskRecord(msgspec.Struct, array_like=True):
 
 
 _record = msgspec.msgpack.Decoder(DeskRecord)
+
+_NOTHING = DriverMemory()
+"""What is known of the machine while the past is told again."""
 
 
 class SchedulerAdapter:
@@ -66,17 +70,20 @@ class SchedulerAdapter:
         self._results = results
         self._view = ExperimentView(State(), info, results)
 
-    def _see(self, state: State) -> ExperimentView:
+    def _see(self, state: State, memory: DriverMemory) -> ExperimentView:
         if self._view._state is not state:
             view = ExperimentView(state, self._info, self._results)
             view.requests, view.saves, view.pauses = self._view.requests, self._view.saves, self._view.pauses
             self._view = view
+        self._view._memory = memory
         return self._view
 
     # --- questions
 
-    def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
-        view = self._see(state)
+    def judge(
+        self, state: State, memory: DriverMemory, trial: Trial, result: Callable[[], dict[str, Any]]
+    ) -> tuple[str, str]:
+        view = self._see(state, memory)
         view.reason = ""
         answer = self.scheduler.on_trial_result(view, view.trials[trial.n], _flat(result()))
         verdict = VERDICTS.get(answer)
@@ -107,10 +114,10 @@ class SchedulerAdapter:
             return True
         return False
 
-    def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
-        if not _anything_fits(state, fits):
+    def choose(self, state: State, memory: DriverMemory, fits: Callable[[int], bool]) -> int | None:
+        if not _anything_fits(state, memory, fits):
             return None
-        view = self._see(state)
+        view = self._see(state, memory)
         view._fits = fits
         try:
             chosen = self.scheduler.choose_trial_to_run(view)
@@ -118,7 +125,7 @@ class SchedulerAdapter:
             view._fits = None
         if chosen is None or chosen.status not in (Status.PENDING, Status.PAUSED) or not fits(chosen.n):
             return None
-        return None if chosen.n in state.driver.parked else chosen.n
+        return chosen.n
 
     # --- facts
 
@@ -133,17 +140,17 @@ class SchedulerAdapter:
         metric = self.scheduler.metric
         if self._before and metric is not None and lookup(result(), metric) is None:
             return  # nobody had asked for this metric then
-        self.judge(state, trial, result)
+        self.judge(state, _NOTHING, trial, result)
 
     def after(self, state: State, event: ev.AnyEvent) -> None:
         """While the past is told again. Whoever was to save then has got an answer, or is gone."""
-        self.tell(state, event)
+        self.tell(state, _NOTHING, event)
         self._view.saves.clear()
 
-    def tell(self, state: State, event: ev.AnyEvent) -> None:
+    def tell(self, state: State, memory: DriverMemory, event: ev.AnyEvent) -> None:
         hear = _HEARD.get(type(event))
         if hear is not None:
-            hear(self, self._see(state), event)
+            hear(self, self._see(state, memory), event)
 
     def _created(self, view: ExperimentView, event: ev.TrialCreated) -> None:
         self.scheduler.on_trial_add(view, view.trials[event.n])
@@ -224,13 +231,12 @@ class SchedulerAdapter:
         return True
 
 
-def _anything_fits(state: State, fits: Callable[[int], bool]) -> bool:
+def _anything_fits(state: State, memory: DriverMemory, fits: Callable[[int], bool]) -> bool:
     """May any trial be started now? Schedulers need not be asked after each report while all slots are taken."""
     waiting = bool(state.pending or state.paused)
     if not waiting or not state.uniform:
         return waiting
-    held = state.driver.held_until  # these wait for another reason than resources, which are the same for all
-    some = next((n for n in chain(state.pending, state.paused) if n not in held), None)
+    some = next((n for n in chain(state.pending, state.paused) if not memory.holds_back(n)), None)
     return some is None or fits(some)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.core.policies import Reconfigure, Resize, SchedulerRequest, Stop
-from holdfast.core.state import UNIT, State, Status, Stored
+from holdfast.core.state import UNIT, DriverMemory, State, Status, Stored, units
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers.fifo import FirstInFirstOut
 from holdfast.space.exact import children
@@ -50,6 +50,7 @@ class ExperimentView:
 
     def __init__(self, state: State, info: ExperimentInfo, results: ResultBuilder) -> None:
         self._state = state
+        self._memory = DriverMemory()  # of the driver that asks; empty while the past is being told again
         self._info = info
         self.trials = TrialList(state, info, results)
         self.requests: dict[tuple[int, str], SchedulerRequest] = {}
@@ -71,7 +72,7 @@ class ExperimentView:
     def get_live_trials(self) -> list[TrialView]:
         """Trials that are not finished, in the order of their creation."""
         state = self._state
-        return self._views(sorted([*state.running, *state.pending, *state.driver.parked, *state.paused]))
+        return self._views(sorted([*state.running, *state.pending, *state.paused]))
 
     def get_trial(self, trial_id: str) -> TrialView | None:
         """The trial with this id."""
@@ -89,9 +90,8 @@ class ExperimentView:
 
         While a trial is being chosen: only those that could be started now, first come first.
         """
-        state = self._state
-        # The order of the queue is this driver's own affair: another one that is told the same does not know it.
-        return self._views(state.pending if self._fits else sorted([*state.pending, *state.driver.parked]))
+        waiting, parked = self._state.pending, self._memory.parked
+        return self._views([n for n in waiting if n not in parked] if self._fits else sorted(waiting))
 
     @property
     def paused(self) -> list[TrialView]:
@@ -104,7 +104,7 @@ class ExperimentView:
     @property
     def waits_for_slots(self) -> bool:
         """Are there trials that could use the place of one that pauses?"""
-        return bool(self._state.pending or self._state.paused or self._state.driver.parked)
+        return bool(self._state.pending or self._state.paused)
 
     @property
     def search_ended(self) -> bool:
@@ -113,7 +113,7 @@ class ExperimentView:
 
     def first_waiting(self) -> TrialView | None:
         """The first pending trial that fits, else the first paused one: what a scheduler without a plan starts next."""
-        n = _FIFO.choose(self._state, self._fits) if self._fits else None
+        n = _FIFO.choose(self._state, self._memory, self._fits) if self._fits else None
         return None if n is None else self.trials[n]
 
     # --- resources
@@ -122,6 +122,10 @@ class ExperimentView:
         """Are the trial's resources free now? Only known while a trial is being chosen."""
         return self._fits is not None and self._fits(trial.n)
 
+    def is_held_back(self, trial: TrialView) -> bool:
+        """Does the trial wait for something else than resources?"""
+        return self._memory.holds_back(trial.n)
+
     def first_that_fits(self, trials: Iterable[TrialView]) -> TrialView | None:
         """The first of these trials whose resources are free."""
         return next((trial for trial in trials if self.fits(trial)), None)
@@ -129,12 +133,22 @@ class ExperimentView:
     @property
     def capacity(self) -> dict[str, float]:
         """All resources of the engine. Empty while the past is being told again: then ask for nothing."""
-        return {name: amount / UNIT for name, amount in self._state.driver.capacity.items()}
+        return {name: amount / UNIT for name, amount in self._memory.capacity.items()}
+
+    @property
+    def machines(self) -> list[dict[str, float]]:
+        """How large the machines of a cluster are, each size once; empty if there is one machine."""
+        return [{name: amount / UNIT for name, amount in size.items()} for size in self._memory.machines]
+
+    def could_hold(self, request: Mapping[str, float]) -> bool:
+        """Could a trial be given this, if nothing else ran? On a cluster it must fit on one machine."""
+        wanted, there = units(request), self._memory.capacity
+        return all(amount <= there.get(name, 0) for name, amount in wanted.items()) and self._memory.could_hold(wanted)
 
     @property
     def used(self) -> dict[str, float]:
         """Resources of the trials that run."""
-        return {name: amount / UNIT for name, amount in self._state.driver.used.items() if amount}
+        return {name: amount / UNIT for name, amount in self._state.used.items() if amount}
 
     # --- requests
 
