@@ -20,6 +20,7 @@
     │   ├── ForkedStorageError         a fork of the process that owns the connection used it
     │   ├── UnsafeStoreError           (also ValueError) the store cannot keep two drivers apart
     │   └── FencedError                a newer driver took over; this one must stop
+    ├── RequestRefusedError            a live driver was asked for something, and has not done it
     ├── StorageError                   (also OSError) retry later; nothing was overwritten
     │   ├── StorageFullError           no space left under the root
     │   ├── ObjectMissingError         (also FileNotFoundError) the store has answered: there is no such object
@@ -47,11 +48,22 @@ from holdfast.messages.visible import visible_lines
 
 
 class TuneError(Exception):
-    """Base of everything that holdfast raises on purpose."""
+    """Base of everything that holdfast raises on purpose.
+
+    Attributes:
+        mirror_of: The experiment's address, if what has failed is its local mirror; else "".
+    """
+
+    mirror_of: str = ""
 
     def __str__(self) -> str:
         """The message; names and texts in it may be of an experiment that one should not trust."""
-        return visible_lines(super().__str__())
+        # The user of an experiment in a store may not know the path of its mirror.
+        where = f"{self.mirror_of}, in its mirror on this machine: " if self.mirror_of else ""
+        return visible_lines(where + self._text())
+
+    def _text(self) -> str:
+        return super().__str__()
 
 
 class UsageError(TuneError):
@@ -119,7 +131,13 @@ class NewerFormatError(UsageError):
 
 
 class OwnershipError(TuneError):
-    """This process may not write the experiment."""
+    """This process may not write the experiment.
+
+    Attributes:
+        place: The experiment, as its user knows it: a path or an address. "" if the message says all.
+    """
+
+    place: str = ""
 
 
 class ExperimentLockedError(OwnershipError):
@@ -130,14 +148,35 @@ class ExperimentLockedError(OwnershipError):
         pid: Its process id there.
         age_s: Seconds since its last heartbeat.
         dead_in_s: Seconds until it counts as dead without a heartbeat; None if it is known to be alive.
+        place: The experiment, if it can be taken over; then the message is what is known of its holder.
     """
 
-    def __init__(self, message: str, *, host: str, pid: int, age_s: float, dead_in_s: float | None = None) -> None:
+    def __init__(
+        self,
+        message: str,
+        *,
+        host: str,
+        pid: int,
+        age_s: float,
+        dead_in_s: float | None = None,
+        place: str = "",
+    ) -> None:
         super().__init__(message)
         self.host = host
         self.pid = pid
         self.age_s = age_s
         self.dead_in_s = dead_in_s
+        self.place = place
+
+    def _text(self) -> str:
+        known, place = super()._text(), self.place
+        if not place:
+            return known
+        return (
+            f"The experiment {place} {known} Wait until it has finished, or stop it, or take the experiment over with "
+            f"Tuner.restore({place!r}, takeover=True) or `holdfast resume {place} --takeover`: the other driver then "
+            "stops at its next write."
+        )
 
 
 class ForkedStorageError(OwnershipError, RuntimeError):
@@ -149,14 +188,45 @@ class UnsafeStoreError(OwnershipError, ValueError):
 
 
 class FencedError(OwnershipError):
-    """A newer driver has taken the experiment over; everything this one writes from now on is void."""
+    """A newer driver has taken the experiment over; everything this one writes from now on is void.
+
+    Attributes:
+        successor: Who has the experiment now.
+        driver: Who must stop.
+    """
+
+    def __init__(
+        self,
+        message: str = "",
+        *,
+        place: str = "",
+        successor: str = "a newer driver",
+        driver: str = "this driver",
+    ) -> None:
+        super().__init__(message)
+        self.place = place
+        self.successor = successor
+        self.driver = driver
+
+    def _text(self) -> str:
+        if any(self.args):
+            return super()._text()
+        return (
+            f"The experiment {self.place} was taken over by {self.successor}; {self.driver} must stop. Everything "
+            "recorded before the takeover is safe; what this driver writes from now on is void. To inspect the "
+            f"experiment: `holdfast status {self.place}`."
+        )
+
+
+class RequestRefusedError(TuneError):
+    """A driver has not done what it was asked for: there is none, it refused, or it has not answered yet."""
 
 
 class StorageError(TuneError, OSError):
     """The experiment's storage did not do what was asked; trying again later may work."""
 
-    def __str__(self) -> str:
-        return visible_lines(str(self.args[-1])) if self.args else ""
+    def _text(self) -> str:
+        return str(self.args[-1]) if self.args else ""
 
 
 class StorageFullError(StorageError):

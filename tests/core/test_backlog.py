@@ -8,6 +8,7 @@ from world import World, kinds
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
+from holdfast.core.decide import SUPERSEDED
 from holdfast.core.policies import NO_LIMIT
 from holdfast.core.retention import Retention
 
@@ -121,8 +122,8 @@ def test_a_driver_that_ends_lets_go_of_trials_that_wait_for_room():
     assert answered(world.report(sealed="second")) == []
     turn = world.tell(ob.Interrupted("SIGINT"))
     assert cmd.Reply(0, 1, 2, "stop") in turn.commands
-    assert not world.state.driver.owed
-    assert not world.state.driver.crowded
+    assert not world.memory.owed
+    assert not world.memory.crowded
 
 
 def test_while_a_driver_ends_nobody_waits_for_room():
@@ -159,6 +160,8 @@ def test_however_a_commit_ends_its_bytes_wait_no_more(end):
     world.tell(ob.CommitEnded(0, 0, "digest", 7, **flags))
     assert world.state.staged_bytes == 2 * SIZE
     assert world.replayed().staged_bytes == 2 * SIZE
+    dropped = [event.why for event in world.history if isinstance(event, ev.CheckpointsDropped)]
+    assert dropped == ([SUPERSEDED] if end == "superseded" else [])
 
 
 def test_a_reader_of_the_journal_knows_that_trials_wait_and_the_next_driver_begins_anew():
@@ -176,7 +179,7 @@ def test_a_trial_that_dies_while_it_waits_is_not_waited_for():
     fill(world, 1)
     world.report(sealed="second")
     world.tell(ob.Died(0, 1, ev.Cause.SIGNAL, "killed"))
-    assert not world.state.driver.crowded
+    assert not world.memory.crowded
     commit(world, 0, 0)
     turn = commit(world, 0, 1)
     assert kinds(turn.events)[-1] == "BacklogEased"

@@ -17,7 +17,7 @@ def test_a_trial_that_returns_is_terminated():
     world.report(loss=0.5)
     turn = world.tell(ob.Returned(0, 1, 1))
     assert turn.events == [ev.TrialTerminated(world.at, 0, 1, "returned")]
-    assert finished(world.state)
+    assert finished(world.state, world.memory)
 
 
 def test_trials_start_in_order_while_resources_allow():
@@ -166,7 +166,7 @@ def test_a_stalled_trial_is_killed_and_retried():
 def test_fail_fast_interrupts_the_others_and_leaves_them_resumable():
     world = World(cpus=2, trials=4, fail_fast=True)
     world.fail(0)
-    assert world.state.driver.draining
+    assert world.memory.draining
     world.tell(ob.Died(1, 1, ev.Cause.DRIVER_STOPPED, ""))
     assert [trial.status for trial in world.state.trials] == [Status.ERROR, *[Status.PENDING] * 3]
 
@@ -189,7 +189,7 @@ def test_retry_waits_for_a_commit_that_is_under_way():
     world.report(sealed="s")
     world.fail()
     assert world.trial().status == Status.PENDING
-    assert 0 in world.state.driver.parked
+    assert 0 in world.memory.parked
     world.commit()
     world.tell(ob.VerifyEnded(0, 0, ok=True))
     assert world.trial().source == (0, 0)
@@ -222,7 +222,7 @@ def test_a_trial_whose_first_checkpoint_was_lost_before_its_commit_starts_again_
     world = World()
     world.report(sealed="s", loss=0.5)
     world.tell(ob.Resumed(lost="the driver was lost"))
-    assert world.state.driver.parked == {0}
+    assert world.memory.parked == {0}
     turn = world.tell(ob.CommitEnded(0, 0, damaged=True, message="the staged files are missing"))
     assert kinds(turn.events) == ["CheckpointRejected", "Noted", "TrialStarted"]
     assert (turn.events[1].n, turn.events[2]) == (0, ev.TrialStarted(world.at, 0, 2, 0, None))
@@ -262,15 +262,15 @@ def test_every_trial_that_waits_for_a_checkpoint_goes_on_when_it_is_verified():
     world.copy(0, into=2)
     world.fail(1)
     turn = world.fail(2)
-    assert world.state.driver.parked == {1, 2}
+    assert world.memory.parked == {1, 2}
     assert [command for command in turn.commands if isinstance(command, cmd.Verify)] == [cmd.Verify(0, 0)]
     turn = world.tell(ob.VerifyEnded(0, 0, ok=True))
     assert turn.events == [ev.TrialStarted(world.at, 1, 2, 0, (0, 0))]
     assert cmd.Verify(0, 0) in turn.commands  # bytes can rot: once for each start
     turn = world.tell(ob.VerifyEnded(0, 0, ok=True))
     assert turn.events == [ev.TrialStarted(world.at, 2, 2, 0, (0, 0))]
-    assert not world.state.driver.parked
-    assert not world.state.driver.awaited
+    assert not world.memory.parked
+    assert not world.memory.awaited
 
 
 def test_a_damaged_checkpoint_of_another_trial_does_not_leave_those_waiting_that_wanted_it():
@@ -355,7 +355,7 @@ def test_stop_all_ends_waiting_trials_now_and_running_ones_at_their_next_report(
     turn = world.report()
     assert turn.events[0].verdict == "stop"
     world.tell(ob.Stopped(0, 1, 1))
-    assert finished(world.state)
+    assert finished(world.state, world.memory)
 
 
 def test_resume_puts_running_trials_back_and_renews_the_retry_budget():
@@ -403,18 +403,19 @@ def test_lived_time_leaves_out_the_time_between_drivers():
 
 
 def test_folding_the_recorded_events_gives_the_same_state():
-    world = World(cpus=2, trials=5, max_failures=2, retention=None or World().policies.rules.retention)
+    world = World(cpus=5, trials=5, max_failures=2)
     world.save(0, loss=1.0)
     world.fail(1)
     world.report(0)
     world.fail(0)
     world.tell(ob.VerifyEnded(0, 0, ok=True))
     world.tell(ob.Returned(0, 2, 1))
-    replayed = world.replayed()
-    assert replayed.trials == world.state.trials
-    assert replayed.counts == world.state.counts
-    assert list(replayed.pending) == list(world.state.pending)
-    assert replayed.running == world.state.running
+    world.report(2, sealed="s")
+    world.fail(2)
+    assert world.memory.parked == {2}
+    assert vars(world.replayed()) == vars(world.state)
+    world.tell(ob.Resumed(lost="killed"))
+    assert vars(world.replayed()) == vars(world.state)
 
 
 def test_a_failure_while_everything_is_being_stopped_stays_a_failure():
@@ -446,9 +447,9 @@ def test_the_driver_leaves_with_a_stage_that_storage_would_not_commit_within_the
     world.report(sealed="s")
     world.tell(ob.Interrupted("SIGTERM"))
     world.tell(ob.Stopped(0, 1, 1))
-    assert not drained(world.state)
+    assert not drained(world.state, world.memory)
     world.tell(ob.GraceOver())
-    assert drained(world.state)
+    assert drained(world.state, world.memory)
 
 
 def test_totals_that_are_not_numbers_do_not_end_the_experiment():
@@ -461,7 +462,7 @@ def test_a_callback_that_fails_at_the_end_counts_for_fail_fast():
     world = World(fail_fast=True)
     world.tell(ob.Returned(0, 1, 1))
     world.tell(ob.CallbackRaised(0, ev.ErrorFacts("ValueError", "boom")))
-    assert world.state.driver.draining
+    assert world.memory.draining
 
 
 def test_a_trial_that_saves_faster_than_storage_commits_waits_in_report():

@@ -8,9 +8,9 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.decide import decide_all
 from holdfast.core.ending import terminate
-from holdfast.core.plan import WAITS_IN_VAIN, finished
+from holdfast.core.plan import STOOD_STILL, WAITS_IN_VAIN, finished
 from holdfast.core.policies import Policies, Rules, Stop, Verdict
-from holdfast.core.state import State, Status
+from holdfast.core.state import DriverMemory, State, Status
 from holdfast.core.turn import Turn
 from holdfast.schedulers.fifo import FirstInFirstOut
 
@@ -32,7 +32,8 @@ def test_when_everything_is_paused_the_scheduler_is_told_and_the_oldest_goes_on(
     world, _ = all_paused()
     turn = world.tell(ob.Stopped(1, 1, 1))
     assert kinds(turn.events) == ["TrialPaused", "StoodStill", "TrialResumed", "TrialStarted"]
-    assert turn.events[2].n == 0
+    assert turn.events[0].why == "wished"
+    assert (turn.events[2].n, turn.events[2].why) == (0, STOOD_STILL)
     assert world.tell().events == []  # something runs
 
 
@@ -48,7 +49,7 @@ def test_a_scheduler_may_end_what_is_paused_at_a_standstill():
     scheduler.still = lambda: scheduler.standing.extend([Stop(0, "over"), Stop(1, "over")])
     turn = world.tell(ob.Stopped(1, 1, 1))
     assert kinds(turn.events) == ["TrialPaused", "StoodStill", "TrialTerminated", "TrialTerminated"]
-    assert finished(world.state)
+    assert finished(world.state, world.memory)
 
 
 def test_a_standstill_that_comes_again_is_told_again():
@@ -93,7 +94,7 @@ def test_a_scheduler_that_starts_no_new_trial_either_does_not_stop_the_experimen
 
 def test_trials_that_wait_before_they_are_tried_again_are_no_standstill():
     world, _ = all_paused(2)
-    world.state.driver.held_until[0] = 1000.0
+    world.memory.held_until[0] = 1000.0
     assert kinds(world.tell(ob.Stopped(1, 1, 1)).events) == ["TrialPaused"]
     world.at = 1000.0
     assert kinds(world.tell().events) == ["StoodStill", "TrialResumed", "TrialStarted"]
@@ -105,7 +106,7 @@ def test_trials_that_wait_before_they_are_tried_again_are_no_standstill():
 class NewestFirst(FirstInFirstOut):
     """Starts the trial that came back last."""
 
-    def choose(self, state, fits):
+    def choose(self, state, memory, fits):
         return next((n for n in reversed(state.pending) if fits(n)), None)
 
 
@@ -116,7 +117,7 @@ def reading():
     world.save(0)
     world.tell_more(world.tell(), 1)
     world.fail(0)
-    assert world.state.driver.parked == {0}
+    assert world.memory.parked == {0}
     return world
 
 
@@ -125,7 +126,7 @@ def test_nobody_takes_the_place_of_a_trial_whose_checkpoint_is_being_read():
     assert world.tell().events == []
     turn = world.tell(ob.VerifyEnded(0, 0, ok=True))
     assert turn.events == [ev.TrialStarted(world.at, 0, 2, 1, (0, 0))]
-    assert not world.state.driver.reserved
+    assert not world.memory.reserved
 
 
 def test_a_driver_that_ends_in_the_same_turn_starts_nothing():
@@ -138,13 +139,13 @@ def test_an_experiment_that_is_stopped_in_the_same_turn_starts_nothing():
     turn = world.tell(ob.VerifyEnded(0, 0, ok=True), ob.StopAll("enough"))
     assert "TrialStarted" not in kinds(turn.events)
     assert world.trial(0).status == Status.TERMINATED
-    assert not world.state.driver.reserved
+    assert not world.memory.reserved
 
 
 def test_the_place_of_a_trial_that_is_ended_while_its_checkpoint_is_read_is_free():
     world = reading()
-    terminate(Turn(world.state, world.policies, world.at), world.trial(0), "over")
-    assert not world.state.driver.reserved
+    terminate(Turn(world.state, world.memory, world.policies, world.at), world.trial(0), "over")
+    assert not world.memory.reserved
     assert kinds(world.tell().events) == ["TrialStarted"]
 
 
@@ -170,6 +171,7 @@ class Asking:
     def __init__(self, state=None, **rules):
         self.listener = Listener()
         self.state = state or State()
+        self.memory = DriverMemory()
         stop = World().policies.stop
         rules = Rules(searcher_learns=True, lookahead=1, **rules)
         self.policies = Policies(rules, FirstInFirstOut(), stop, lambda *args: {}, self.listener)
@@ -177,7 +179,7 @@ class Asking:
 
     def tell(self, *observations):
         self.at += 1.0
-        return decide_all(Turn(self.state, self.policies, self.at), observations)
+        return decide_all(Turn(self.state, self.memory, self.policies, self.at), observations)
 
     def begin(self):
         return self.tell(ob.Capacity({"CPU": 2}))
@@ -204,9 +206,8 @@ def test_the_next_driver_does_not_ask_for_what_is_still_owed():
     """The first one died before there was any trial."""
     state = Asking().begin().state
     after = Asking(state)
-    state.driver = State().driver
     assert after.begin().events == []
-    assert state.driver.asked == 1
+    assert after.memory.asked == 1
     assert kinds(after.propose().events) == ["TrialCreated", "TrialStarted", "SearchAsked"]
 
 
@@ -214,7 +215,7 @@ def test_a_searcher_that_waits_for_results_which_cannot_come_ends_the_search():
     asking = Asking()
     asking.begin()
     assert asking.tell(ob.NotYet(asking.listener.told)).events == [ev.SearchEnded(2.0, WAITS_IN_VAIN)]
-    assert finished(asking.state)
+    assert finished(asking.state, asking.memory)
 
 
 def test_a_searcher_may_wait_as_long_as_there_is_a_trial():
@@ -222,7 +223,7 @@ def test_a_searcher_may_wait_as_long_as_there_is_a_trial():
     asking.begin()
     asking.propose()
     assert asking.tell(ob.NotYet(asking.listener.told)).events == []
-    assert asking.state.driver.search_waits
+    assert asking.memory.search_waits
 
 
 def test_a_not_now_that_crosses_with_news_is_not_the_last_word():
@@ -232,7 +233,7 @@ def test_a_not_now_that_crosses_with_news_is_not_the_last_word():
     before = asking.listener.told
     asking.tell(ob.Returned(0, 1, 1))
     assert asking.tell(ob.NotYet(before)).events == []
-    assert not asking.state.driver.search_waits
+    assert not asking.memory.search_waits
     assert asking.tell(ob.NotYet(asking.listener.told)).events == [ev.SearchEnded(asking.at, WAITS_IN_VAIN)]
 
 
@@ -243,4 +244,28 @@ def test_news_in_the_same_turn_take_a_not_now_back():
     asking.tell(ob.NotYet(asking.listener.told))
     turn = asking.tell(ob.Returned(0, 1, 1))
     assert kinds(turn.events) == ["TrialTerminated"]
-    assert not asking.state.driver.search_waits
+    assert not asking.memory.search_waits
+
+
+def wide(world, cpus):
+    """A trial of so many CPUs is proposed; what follows."""
+    world.memory.asked = 1
+    n = len(world.state.trials)
+    return world.tell(ob.Proposed(f"w{n}", {"x": n}, f"{n}", ("x",), None, {"CPU": cpus}))
+
+
+def test_on_a_cluster_a_trial_waits_for_a_machine_of_its_size():
+    """It would occupy what others could use, and wait for ever in the engine."""
+    world = World(trials=0, lookahead=1)
+    world.tell(ob.Capacity({"CPU": 4.0}, ({"CPU": 2.0},)))
+    assert kinds(wide(world, 3.0).events) == ["TrialCreated"]
+    assert "TrialStarted" in kinds(wide(world, 2.0).events)
+    assert world.trial(0).status == Status.PENDING
+    turn = world.tell(ob.Capacity({"CPU": 8.0}, ({"CPU": 2.0}, {"CPU": 4.0})))
+    assert cmd.Launch(0, 1) in turn.commands
+
+
+def test_bundles_may_be_on_several_machines():
+    world = World(trials=0, lookahead=1, spans_machines=True)
+    world.tell(ob.Capacity({"CPU": 4.0}, ({"CPU": 2.0},)))
+    assert "TrialStarted" in kinds(wide(world, 3.0).events)

@@ -11,7 +11,7 @@ LAYERS = [
     {"__main__"},
     {"cli", "ui", "compat", "integration", "testing"},
     {"air", "analysis", "callback", "error", "experiment", "progress_reporter", "result", "result_grid", "syncer"}
-    | {"tune_config", "tuner", "registry", "results", "logger", "utils", "ray_import"},
+    | {"tune_config", "tuner", "registry", "results", "logger", "utils", "ray_import", "plots"},
     {"controller"},
     {"engines"},
     {"trainable"},

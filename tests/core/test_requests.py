@@ -43,7 +43,7 @@ def test_a_parked_trial_can_be_ended_and_what_it_waited_for_does_not_bring_it_ba
     world = World(scheduler=scheduler, max_failures=1)
     world.save()
     world.fail()
-    assert world.state.driver.parked == {0}
+    assert world.memory.parked == {0}
     scheduler.standing.append(Stop(0, "enough"))
     world.tell()
     assert world.trial().status == Status.TERMINATED
@@ -103,7 +103,7 @@ def test_a_trial_gets_other_resources_when_it_next_starts():
     world.report()
     turn = world.tell(ob.Stopped(0, 1, 1))
     assert kinds(turn.events) == ["TrialPaused", "TrialResized", "TrialResumed", "TrialStarted"]
-    assert world.state.driver.used == units({"CPU": 3.0})
+    assert world.state.used == units({"CPU": 3.0})
     assert not world.state.uniform
 
 

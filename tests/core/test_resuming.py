@@ -11,6 +11,7 @@ from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.plan import finished
+from holdfast.core.resuming import REOPENED, RESTARTED
 from holdfast.core.state import Status
 from holdfast.core.turn import Turn
 
@@ -20,7 +21,7 @@ NEW_BUDGET = ev.SettingsChanged(0.0, time_budget_s=100.0)
 
 def change(world: World, event: ev.SettingsChanged = NEW_BUDGET) -> None:
     """What a driver records before it says what becomes of the trials."""
-    turn = Turn(world.state, world.policies, world.at)
+    turn = Turn(world.state, world.memory, world.policies, world.at)
     turn.add(event)
     world.history += turn.events
 
@@ -33,13 +34,13 @@ def stopped_world(**rules: Any) -> World:
     """One trial ended by itself, one was cut with a checkpoint, two had not started when the budget was used up."""
     world = World(cpus=2, trials=4, **rules)
     world.save(1)
-    world.state.driver.capacity = {}  # nothing takes the place of the one that ends
+    world.memory.capacity = {}  # nothing takes the place of the one that ends
     world.tell(ob.Returned(0, 1, 1))
     world.tell(ob.StopAll(BUDGET))
     world.report(1)
     world.tell(ob.Stopped(1, 1, 1))
     assert world.state.counts[Status.TERMINATED] == 4
-    assert finished(world.state)
+    assert finished(world.state, world.memory)
     world.tell(ob.Capacity({"CPU": 2}))
     return world
 
@@ -103,7 +104,11 @@ def test_they_are_unfinished_trials_and_treated_as_such(unfinished: str, modes: 
     world = stopped_world()
     change(world)
     events = world.tell(ob.Resumed(unfinished=unfinished)).events
-    assert [event.mode for event in events if isinstance(event, ev.TrialRequeued) and event.n == 1] == modes
+    again = [event for event in events if isinstance(event, ev.TrialRequeued) and event.n == 1]
+    assert [event.mode for event in again] == modes
+    assert [event.why for event in again] == [REOPENED, ""][: len(modes)]  # the user asked for the second one
+    dropped = [event.why for event in events if isinstance(event, ev.CheckpointsDropped)]
+    assert dropped == ([RESTARTED] if unfinished == "restart" else [])
 
 
 def test_if_the_new_budget_is_used_up_as_well_nothing_starts_and_nothing_is_forgotten() -> None:
@@ -111,7 +116,7 @@ def test_if_the_new_budget_is_used_up_as_well_nothing_starts_and_nothing_is_forg
     change(world)
     turn = world.tell(ob.Resumed(spent="time budget of 6 s used up"))
     assert "TrialStarted" not in kinds(turn.events)
-    assert finished(world.state)
+    assert finished(world.state, world.memory)
     assert world.trial(3).reason == world.state.stopping == "time budget of 6 s used up"
     change(world)
     assert requeued(world.tell(ob.Resumed()).events) == [1, 2, 3]

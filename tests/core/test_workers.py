@@ -117,3 +117,17 @@ def test_a_worker_that_died_before_it_joined_leaves_its_number_to_another():
     world.fail()
     report(world, 3)
     assert world.trial(0).where == facts(3)
+
+
+def test_the_end_of_a_later_attempt_tells_its_worker_if_it_never_reported():
+    world = World(max_failures=-1)
+    epoch(world, 1)
+    for worker in (1, 2):
+        join(world, worker)
+    report(world, 1)
+    world.tell(ob.Died(0, 1, "signal", "killed by SIGKILL", worker=1))
+    assert world.trial(0).attempt == 2
+    world.tell(ob.Died(0, 2, "signal", "killed by SIGKILL", worker=2))
+    ends = [event.worker for event in world.history if type(event) is ev.AttemptFailed]
+    assert ends == [0, 2]
+    assert world.trial(0).where == facts(2)  # its only row was superseded

@@ -7,7 +7,7 @@ from typing import Any
 
 from holdfast.core import events as ev
 from holdfast.core.policies import Reconfigure, Resize, SchedulerRequest, Stop, Verdict
-from holdfast.core.state import State, Trial
+from holdfast.core.state import DriverMemory, State, Trial
 from holdfast.schedulers.fifo import FirstInFirstOut
 
 FULFILS = {ev.TrialReconfigured: Reconfigure, ev.TrialResized: Resize, ev.TrialTerminated: Stop}
@@ -31,13 +31,15 @@ class Wisher(FirstInFirstOut):
         self.idle = False
         self.still: Callable[[], None] = lambda: None
 
-    def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
+    def judge(
+        self, state: State, memory: DriverMemory, trial: Trial, result: Callable[[], dict[str, Any]]
+    ) -> tuple[str, str]:
         key = (trial.n, trial.rows + 1)
         self.judged.append(key)
         verdict = self.verdicts.get(key, Verdict.CONTINUE)
         return verdict, "wished" if verdict else ""
 
-    def tell(self, state: State, event: ev.AnyEvent) -> None:
+    def tell(self, state: State, memory: DriverMemory, event: ev.AnyEvent) -> None:
         kind = FULFILS.get(type(event))
         if kind is not None:
             self.standing = [w for w in self.standing if not (isinstance(w, kind) and w.n == event.n)]
@@ -47,5 +49,5 @@ class Wisher(FirstInFirstOut):
     def requests(self, state: State) -> list[SchedulerRequest]:
         return self.standing
 
-    def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
-        return None if self.idle else super().choose(state, fits)
+    def choose(self, state: State, memory: DriverMemory, fits: Callable[[int], bool]) -> int | None:
+        return None if self.idle else super().choose(state, memory, fits)

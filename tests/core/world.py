@@ -9,7 +9,7 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.decide import decide_all
 from holdfast.core.policies import Policies, Rules
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.core.transitions import apply
 from holdfast.core.turn import Turn
 from holdfast.schedulers.fifo import FirstInFirstOut
@@ -41,6 +41,7 @@ class World:
         self, *, cpus: float = 2, trials: int = 1, stop: Any = None, scheduler: Any = None, **rules: Any
     ) -> None:
         self.state = State()
+        self.memory = DriverMemory()
         self.policies = Policies(Rules(**rules), scheduler or FirstInFirstOut(), stop or NeverStop(), lambda *args: {})
         self.at = 0.0
         self.history: list[ev.AnyEvent] = []
@@ -50,7 +51,7 @@ class World:
     def tell(self, *observations: ob.Observation) -> Turn:
         """One turn; the searcher answers at once, as often as it is asked."""
         self.at += 1.0
-        turn = decide_all(Turn(self.state, self.policies, self.at), observations)
+        turn = decide_all(Turn(self.state, self.memory, self.policies, self.at), observations)
         self.history += turn.events
         for command in turn.commands:
             if isinstance(command, cmd.Propose):
@@ -96,7 +97,7 @@ class World:
         """Trial ``into`` continues from the latest checkpoint of ``donor`` when it next starts."""
         point = self.state.start_point(self.trial(donor))
         assert point is not None
-        turn = Turn(self.state, self.policies, self.at)
+        turn = Turn(self.state, self.memory, self.policies, self.at)
         turn.add(ev.TrialReconfigured(self.at, into, {"x": -1}, "copied", point[0], donor))
         self.history += turn.events
 

@@ -6,7 +6,7 @@ Must never: start anything, touch a disk or a network, or import another part of
 
 from holdfast.config.checkpoint import CheckpointConfig, SyncConfig
 from holdfast.config.environment import Environment
-from holdfast.config.run import FailureConfig, LocalEngine, RunConfig
+from holdfast.config.run import FailureConfig, LocalEngine, RayEngine, RunConfig
 from holdfast.config.tune import DEPRECATED, ResumeConfig, TuneConfig
 
 __all__ = [
@@ -15,6 +15,7 @@ __all__ = [
     "Environment",
     "FailureConfig",
     "LocalEngine",
+    "RayEngine",
     "ResumeConfig",
     "RunConfig",
     "SyncConfig",

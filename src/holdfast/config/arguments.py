@@ -25,6 +25,7 @@ class KnownArguments:
             for name in kwargs:
                 if name not in known:
                     raise InvalidTypeError(cls._refusal(name, known))
+        _check_count(cls, len(args))
         if args and cls.__init__ is object.__init__:  # which ignores arguments if there is a ``__new__``
             raise InvalidTypeError(f"{cls.__name__}() takes no arguments, got {args[0]!r}.")
         return super().__new__(cls)
@@ -32,6 +33,21 @@ class KnownArguments:
     @classmethod
     def _refusal(cls, name: str, known: Collection[str]) -> str:
         return f"{cls.__name__}() has no argument {name!r}.{suggestion(name, known)}"
+
+
+def _check_count(cls: type, count: int) -> None:
+    """Refuse more arguments without a name than there are, and name the first of those that need one."""
+    if cls.__init__ is object.__init__:  # type: ignore[misc]
+        return
+    parameters = list(inspect.signature(cls.__init__).parameters.values())[1:]  # type: ignore[misc]
+    named = [parameter.name for parameter in parameters if parameter.kind is parameter.KEYWORD_ONLY]
+    takes = [parameter for parameter in parameters if parameter.kind is parameter.POSITIONAL_OR_KEYWORD]
+    any_number = any(parameter.kind is parameter.VAR_POSITIONAL for parameter in parameters)
+    if count > len(takes) and named and not any_number:
+        number = f"{len(takes)} argument{'' if len(takes) == 1 else 's'}"
+        raise InvalidTypeError(
+            f"{cls.__name__}() takes {number} without a name, got {count}. Name the others: {named[0]}=..."
+        )
 
 
 def keywords_of(function: Callable[..., Any]) -> list[str] | None:

@@ -125,11 +125,15 @@ class SyncConfig(ConfigBase):
 
     syncer: Any = "auto"
     """What copies: "auto"; None (shared file system, nothing to copy); a command with ``{source}`` and
-    ``{target}``; a function ``(source, target)``; an object with ``sync_up``, ``sync_down``, ``delete``."""
+    ``{target}``; a function ``(source, target)``; an object with ``sync_up``, ``sync_down``, ``delete``. They copy to
+    ``upload_dir``. Without one, on a cluster, a command or function copies checkpoints from nodes to the driver, and
+    the source is ``user@ip:/path/``."""
 
     sync_on_checkpoint: bool = True
     """Whether a syncer copies after every checkpoint too; False copies every ``sync_period`` and at the end. Either
-    way nothing that retention has made obsolete is deleted before the checkpoint that took its place was copied."""
+    way nothing that retention has made obsolete is deleted before the checkpoint that took its place was copied.
+    On a cluster False brings only the newest checkpoint of a trial to the driver, every ``sync_period`` and at the
+    end of each attempt; those between are deleted on their node."""
 
     sync_period: float = 300
     """Seconds between two periodic copies."""

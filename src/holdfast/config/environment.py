@@ -173,6 +173,9 @@ class Environment:
     full_tracebacks: bool = _variable(False, _switch, "HOLDFAST_FULL_TRACEBACKS", "RAY_AIR_FULL_TRACEBACKS")
     """Whether tracebacks show holdfast's own frames too."""
 
+    ray_address: str | None = _variable(None, str, "HOLDFAST_RAY_ADDRESS", "RAY_ADDRESS")
+    """Address of the Ray cluster that the Ray engine joins if neither its settings nor ``ray.init()`` name one."""
+
     trial_id_prefix: str | None = _variable(None, str, "HOLDFAST_TRIAL_UUID", "_TEST_TUNE_TRIAL_UUID")
     """Fixed first part of generated trial ids, for tests that compare directories."""
 

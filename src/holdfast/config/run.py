@@ -1,4 +1,4 @@
-"""Where and how an experiment runs: ``RunConfig``, ``FailureConfig``, ``LocalEngine``.
+"""Where and how an experiment runs: ``RunConfig``, ``FailureConfig``, ``LocalEngine``, ``RayEngine``.
 
 Owns: the fields, their validation, and which of several given paths is the root.
 Must never: create a directory or open a file system.
@@ -30,6 +30,8 @@ from holdfast.space.naming import MAX_NAME_BYTES, why_no_dirname
 
 ENGINES = ("local", "ray")
 """Engines that can be asked for by name."""
+
+RAY_CLIENT = "ray://"
 
 LEAST_OUTPUT_BYTES = 4096
 
@@ -123,6 +125,44 @@ class LocalEngine(ConfigBase):
                 self._set(name, whole_number(f"LocalEngine.{name}", value, 1, "None or an integer >= 1"))
 
 
+@documented
+@dataclass(repr=False, kw_only=True)
+class RayEngine(ConfigBase):
+    """Runs trials on a Ray cluster.
+
+    Example:
+        >>> RayEngine(address="10.0.0.7:6379", port=7070)
+        RayEngine(address='10.0.0.7:6379', port=7070)
+    """
+
+    address: str | None = None
+    """Of the cluster, ``HOST:PORT`` or "auto" for the one that this machine is part of; None means the one that
+    ``ray.init()`` has joined in this process, or RAY_ADDRESS."""
+
+    host: str | None = None
+    """Address of this machine at which workers reach the driver; None tries those that it has."""
+
+    port: int = 0
+    """Port at which workers reach the driver, to be opened in firewalls; 0 takes a free one."""
+
+    scratch_dir: str | None = None
+    """Directory on each node for files of running trials; None means the system's temporary directory."""
+
+    spares: int = 0
+    """Idle workers that are kept ready, of the size that the last trial asked for: when a worker dies, its trial
+    continues in one of them at once. They occupy what a trial does, and only what no trial needs."""
+
+    def _validate(self) -> None:
+        for name in ("address", "host", "scratch_dir"):
+            value = getattr(self, name)
+            if value is not None and (not isinstance(value, str) or not value):
+                raise refuse(f"RayEngine.{name}", value, "a str")
+        self._set("spares", whole_number("RayEngine.spares", self.spares, 0))
+        self._set("port", whole_number("RayEngine.port", self.port, 0, "a port from 0 to 65535"))
+        if self.port > 65535:
+            raise refuse("RayEngine.port", self.port, "a port from 0 to 65535")
+
+
 def _checked_resources(resources: Any) -> dict[str, float]:
     if not isinstance(resources, Mapping):
         raise refuse("LocalEngine.resources", resources, "a dict of names and amounts")
@@ -190,8 +230,9 @@ class RunConfig(ConfigBase):
     durability: Literal["group", "sync"] = field(default="group", kw_only=True)
     """When the disk is synced: "group" at most 0.5 s late, in batches; "sync" before ``report()`` returns."""
 
-    engine: LocalEngine | str | None = field(default=None, kw_only=True)
-    """What runs trials: a LocalEngine; None and "local" are one with its defaults."""
+    engine: LocalEngine | RayEngine | str | None = field(default=None, kw_only=True)
+    """What runs trials: a LocalEngine or "local", a RayEngine, or "ray"; None is Ray if
+    ``ray.init()`` was called in this process, else local."""
 
     max_output_bytes: int | None = field(default=64 * 1024 * 1024, kw_only=True)
     """The most bytes that are kept of what one trial prints, the newest; None keeps everything."""
@@ -228,9 +269,11 @@ class RunConfig(ConfigBase):
         one_of("RunConfig.if_exists", self.if_exists, ("error", "resume", "new"))
         one_of("RunConfig.durability", self.durability, ("group", "sync"))
         if isinstance(self.engine, str):
-            one_of("RunConfig.engine", self.engine, ENGINES, "Or give a LocalEngine(...).")
-        elif self.engine is not None and not isinstance(self.engine, LocalEngine):
-            raise refuse("RunConfig.engine", self.engine, f"None, a LocalEngine(...) or one of {list(ENGINES)}")
+            if not self.engine.startswith(RAY_CLIENT):
+                one_of("RunConfig.engine", self.engine, ENGINES, "Or give a LocalEngine(...) or a RayEngine(...).")
+        elif self.engine is not None and not isinstance(self.engine, LocalEngine | RayEngine):
+            expected = f"None, a LocalEngine(...), a RayEngine(...) or one of {list(ENGINES)}"
+            raise refuse("RunConfig.engine", self.engine, expected)
 
     def _check_name(self) -> None:
         if self.name is None:

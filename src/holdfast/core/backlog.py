@@ -26,7 +26,7 @@ EASED = 2
 def limit_of(turn: Turn) -> int | None:
     """How many bytes may wait to be committed; None while that is not known."""
     chosen = turn.policies.rules.max_backlog_bytes
-    return turn.state.driver.backlog_share if chosen is None else chosen
+    return turn.memory.backlog_share if chosen is None else chosen
 
 
 def share_of(free: int, waiting: int) -> int:
@@ -42,7 +42,7 @@ def is_full(turn: Turn) -> bool:
 
 def must_wait(turn: Turn, trial: Trial, *, saved: bool) -> bool:
     """Whether a trial that has reported, and perhaps saved, must wait until commits have ended."""
-    crowded, too_many = turn.state.driver.crowded, trial.uncommitted > turn.policies.rules.max_uncommitted
+    crowded, too_many = turn.memory.crowded, trial.uncommitted > turn.policies.rules.max_uncommitted
     if saved and trial.uncommitted > ALWAYS and not too_many and is_full(turn):
         crowded[trial.n] = None
         return True
@@ -71,14 +71,14 @@ def _waiting_bytes(trial: Trial) -> int:
 
 def tell(turn: Turn) -> None:
     """Make a fact of a backlog that has become full, or has eased."""
-    state = turn.state
-    if not state.driver.crowded and not state.full_since:
+    state, crowded = turn.state, turn.memory.crowded
+    if not crowded and not state.full_since:
         return
     limit = limit_of(turn)
     if not state.full_since:
         assert limit is not None
         turn.add(ev.BacklogFilled(turn.at, len(state.staged), state.staged_bytes, limit))
-    elif not state.driver.crowded and (limit is None or state.staged_bytes <= limit // EASED):
+    elif not crowded and (limit is None or state.staged_bytes <= limit // EASED):
         turn.add(ev.BacklogEased(turn.at, len(state.staged), state.staged_bytes))
 
 

@@ -19,6 +19,9 @@ STOPPED = "stop: "
 """How the reason begins if a stop rule has ended the search."""
 
 
+KEPT_REQUESTS = 1000
+
+
 class ChangedSettings(msgspec.Struct, array_like=True, frozen=True):
     """What differs from the beginning. None: nothing."""
 
@@ -51,8 +54,17 @@ class ChangedSettings(msgspec.Struct, array_like=True, frozen=True):
         )
 
 
+def remember_request(state: State, request: str) -> None:
+    """A request of a user was answered. The latest are remembered: the files of older ones are gone."""
+    state.requests[request] = None
+    if len(state.requests) > KEPT_REQUESTS:
+        del state.requests[next(iter(state.requests))]
+
+
 def settings_changed(state: State, event: SettingsChanged, _: Retention) -> None:
     """Fold a change into the state."""
+    if event.request:
+        remember_request(state, event.request)
     state.settings = state.settings.after(event)
     if _reopens(state.search_ended, event):
         state.reopened = state.stopping or state.reopened

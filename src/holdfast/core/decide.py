@@ -15,6 +15,7 @@ from holdfast.core import backlog
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
+from holdfast.core.answers import answer, answer_crowded, answer_owed, interrupt
 from holdfast.core.changed_settings import STOPPED
 from holdfast.core.ending import drop_obsolete, terminate, terminate_waiting
 from holdfast.core.metric_advice import metric_missing
@@ -23,11 +24,14 @@ from holdfast.core.policies import Verdict
 from holdfast.core.requests import apply_requests
 from holdfast.core.resuming import resume_trials
 from holdfast.core.retention import lookup
-from holdfast.core.state import State, Status, Stored, Trial, units
+from holdfast.core.state import Status, Stored, Trial, units
 from holdfast.core.trial_delays import has_waited_in_vain, hold_back, wait_for_space
 from holdfast.core.turn import Turn
+from holdfast.core.user_asked import end_stopped, user_asked
+from holdfast.core.user_facts import STOPPED_BY_USER
 
 LOADS_BEFORE_FALL_BACK = 2
+SUPERSEDED = "newer ones were stored before it"
 
 
 def decide(turn: Turn, observation: ob.Observation) -> None:
@@ -57,32 +61,32 @@ def _report(turn: Turn, o: ob.Report) -> None:
     verdict, why = _judge(turn, trial, o)
     saved = o.sealed is not None or trial.checkpointed  # now, or when it was asked to after its last report
     if o.final:
-        turn.state.driver.returning.add(o.n)
+        turn.memory.returning.add(o.n)
     turn.add(ev.Reported(turn.at, o.n, o.attempt, o.worker, o.dt, o.metrics, verdict, why))
     apply_requests(turn)
     if o.sealed is not None:
         _stage(turn, trial, o.sealed)
     if o.final:
         return
-    leaves = trial.verdict or turn.state.driver.draining
+    leaves = trial.verdict or turn.memory.draining
     if not leaves and backlog.must_wait(turn, trial, saved=saved):
-        turn.state.driver.owed[o.n] = o.ordinal  # answered when storage has caught up
+        turn.memory.owed[o.n] = o.ordinal  # answered when storage has caught up
     else:
-        _answer(turn, trial, o.ordinal, _ahead(turn, o.metrics))
+        answer(turn, trial, o.ordinal, _ahead(turn, o.metrics))
 
 
 def _ahead(turn: Turn, metrics: Mapping[str, Any]) -> int:
     """How many reports with these metrics may follow before they are judged: as many as would surely be let pass."""
     rules = turn.policies.rules
-    if not rules.ahead or turn.state.driver.draining or turn.state.stopping:
+    if not rules.ahead or turn.memory.draining or turn.state.stopping:
         return 0
     return rules.ahead if all(name in metrics for name, _ in rules.required_metrics) else 0
 
 
 def _repeat_answer(turn: Turn, trial: Trial, o: ob.Report) -> None:
     """The same report again: it counts once, but whoever sent it waits for an answer."""
-    if o.ordinal == trial.ordinal and o.n not in turn.state.driver.owed:
-        _answer(turn, trial, o.ordinal)
+    if o.ordinal == trial.ordinal and o.n not in turn.memory.owed:
+        answer(turn, trial, o.ordinal)
 
 
 def _judge(turn: Turn, trial: Trial, o: ob.Report) -> tuple[str, str]:
@@ -100,12 +104,14 @@ def _judge(turn: Turn, trial: Trial, o: ob.Report) -> tuple[str, str]:
 
     if state.stopping:
         return Verdict.STOP, "returned" if o.final else state.stopping
+    if trial.user_stop:
+        return Verdict.STOP, STOPPED_BY_USER
     why = policies.stop.why_stop(trial, result)
     if why:
         return Verdict.STOP, why
     if trial.rows < trial.judged:
         return Verdict.CONTINUE, ""  # a step that an attempt before this one has reported, and was told to continue
-    return policies.scheduler.judge(state, trial, result)
+    return policies.scheduler.judge(state, turn.memory, trial, result)
 
 
 def _require_metrics(turn: Turn, trial: Trial, metrics: Mapping[str, Any]) -> None:
@@ -119,33 +125,7 @@ def _stage(turn: Turn, trial: Trial, sealed: ob.SealedStage) -> None:
     index = trial.next_index
     turn.add(ev.CheckpointStaged(turn.at, trial.n, trial.attempt, index, sealed.name, sealed.bytes, sealed.files))
     turn.commands.append(cmd.Commit(trial.n, index))
-    turn.state.driver.full_disk.pop(trial.n, None)  # there was space for it
-
-
-def _answer(turn: Turn, trial: Trial, ordinal: int, ahead: int = 0) -> None:
-    state, rules = turn.state, turn.policies.rules
-    go = trial.verdict or "go"
-    save = _must_save(turn, trial)
-    if not trial.verdict and state.driver.draining and _may_leave(turn, trial):
-        go = "stop"
-    turn.commands.append(cmd.Reply(trial.n, trial.attempt, ordinal, go, save, ahead if go == "go" else 0))
-    if go != "go":
-        turn.commands.append(cmd.Halt(trial.n, trial.attempt, rules.unwind_grace_s))
-
-
-def _must_save(turn: Turn, trial: Trial) -> bool:
-    """Must a class trainable save before it obeys the verdict?"""
-    wanted = turn.policies.scheduler.wants_save(trial.n)
-    if not turn.policies.rules.is_class or trial.checkpointed:
-        return False
-    # One that continues as a copy of another trial has nothing that anybody would load.
-    exploits = trial.origin is not None and trial.origin_attempt == trial.attempt
-    return not exploits if trial.verdict == Verdict.PAUSE else wanted and not trial.verdict
-
-
-def _may_leave(turn: Turn, trial: Trial) -> bool:
-    """While the driver drains: has this trial saved what it can save?"""
-    return trial.checkpointed or not (turn.policies.rules.is_class or turn.state.any_checkpoint)
+    turn.memory.full_disk.pop(trial.n, None)  # there was space for it
 
 
 def _saved(turn: Turn, o: ob.Saved) -> None:
@@ -155,7 +135,7 @@ def _saved(turn: Turn, o: ob.Saved) -> None:
         return
     if o.sealed is not None and _is_news(trial, o, o.sealed):
         _stage(turn, trial, o.sealed)
-    if turn.state.driver.draining:
+    if turn.memory.draining:
         turn.commands.append(cmd.Halt(o.n, o.attempt))
 
 
@@ -178,8 +158,8 @@ def _stopped(turn: Turn, o: ob.Stopped) -> None:
 
 
 def _unreported_worker(trial: Trial, o: ob.FromWorker | ob.Died) -> int:
-    """The worker that the end of an attempt must name: that of a trial without a row is known from nothing else."""
-    return o.worker if trial.metrics is None else 0
+    """The worker that the end of an attempt must name: without a report of it, nothing else does."""
+    return o.worker if not trial.ordinal else 0
 
 
 def _unwound(turn: Turn, trial: Trial, cause: str, detail: str, worker: int = 0) -> None:
@@ -189,7 +169,7 @@ def _unwound(turn: Turn, trial: Trial, cause: str, detail: str, worker: int = 0)
     elif turn.state.stopping:
         terminate(turn, trial, turn.state.stopping, worker)
     elif trial.verdict == Verdict.PAUSE:
-        turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt))
+        turn.add(ev.TrialPaused(turn.at, trial.n, trial.attempt, trial.why))
     else:
         turn.add(ev.AttemptInterrupted(turn.at, trial.n, trial.attempt, cause, detail, worker))
         drop_obsolete(turn, trial)
@@ -201,7 +181,7 @@ def _raised(turn: Turn, o: ob.Raised) -> None:
     if trial is None:
         return
     o, worker = msgspec.structs.replace(o, error=_without_root(turn, o.error)), _unreported_worker(trial, o)
-    if trial.verdict or turn.state.driver.draining:
+    if trial.verdict or turn.memory.draining:
         # It was on its way out: what it raises while unwinding changes nothing about the decision.
         turn.add(ev.Noted(turn.at, trial.n, f"while it was being stopped: {o.error.type}: {o.error.message}"))
         _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, "", worker)
@@ -247,14 +227,14 @@ def _fail(turn: Turn, trial: Trial, cause: str, error: ev.ErrorFacts, retry: boo
 
 
 def _fail_fast(turn: Turn, trial: Trial) -> None:
-    if turn.policies.rules.fail_fast and not turn.state.driver.draining:
+    if turn.policies.rules.fail_fast and not turn.memory.draining:
         interrupt(turn, f"fail_fast: trial {trial.id} failed")
 
 
 def _waiting(turn: Turn, o: ob.Waiting) -> None:
     if _current(turn, o) is None:
         return
-    trouble = turn.state.driver.storage_trouble
+    trouble = turn.memory.storage_trouble
     if o.text:
         trouble[o.n] = o.text
         turn.add(ev.Noted(turn.at, o.n, turn.policies.rules.relative(o.text)))
@@ -270,14 +250,14 @@ def _joined(turn: Turn, o: ob.Joined) -> None:
 
 
 def _died(turn: Turn, o: ob.Died) -> None:
-    turn.state.driver.untidy.add(o.n)
+    turn.memory.untidy.add(o.n)
     trial = _current(turn, o)
     if trial is None:
         return
-    turn.state.driver.storage_trouble.pop(o.n, None)
+    turn.memory.storage_trouble.pop(o.n, None)
     worker = _unreported_worker(trial, o)
     counted = o.cause in ev.Cause.COUNTED or (o.cause == ev.Cause.PREEMPTED and turn.policies.rules.count_preemption)
-    if trial.verdict or turn.state.driver.draining or turn.state.stopping:
+    if trial.verdict or turn.memory.draining or turn.state.stopping:
         _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, o.detail, worker)
     elif counted:
         _fail(turn, trial, o.cause, ev.ErrorFacts(message=o.detail, output=o.output), worker=worker)
@@ -286,7 +266,8 @@ def _died(turn: Turn, o: ob.Died) -> None:
 
 
 def _capacity(turn: Turn, o: ob.Capacity) -> None:
-    turn.state.driver.capacity = units(o.resources)
+    turn.memory.capacity = units(o.resources)
+    turn.memory.machines = [units(size) for size in o.machines]
 
 
 def _stalled(turn: Turn, o: ob.StalledAttempt) -> None:
@@ -307,55 +288,39 @@ def _commit_ended(turn: Turn, o: ob.CommitEnded) -> None:
     if o.damaged:
         turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, o.message))
     elif o.superseded:
-        turn.add(ev.CheckpointsDropped(turn.at, o.n, (o.index,)))
+        turn.add(ev.CheckpointsDropped(turn.at, o.n, (o.index,), SUPERSEDED))
         turn.commands.append(cmd.Delete(o.n, o.index))
     else:
         turn.add(ev.CheckpointCommitted(turn.at, o.n, o.index, o.digest, o.bytes))
         drop_obsolete(turn, trial)
         for n in turn.policies.rules.retention.crowded_out(turn.state):
             drop_obsolete(turn, turn.state.trials[n])
-    _answer_owed(turn, trial)
-    _answer_crowded(turn)
-    _unpark(turn.state, trial)
-
-
-def _answer_owed(turn: Turn, trial: Trial) -> None:
-    """A trial that saves faster than storage commits waits in ``report()``: stages must not pile up without end."""
-    owed = turn.state.driver.owed
-    if trial.n in owed and not backlog.must_wait(turn, trial, saved=True):
-        _answer(turn, trial, owed.pop(trial.n))
-
-
-def _answer_crowded(turn: Turn) -> None:
-    """There may be room in the backlog again: whoever has waited longest continues first."""
-    state = turn.state
-    if state.driver.crowded and not backlog.is_full(turn):
-        for n in list(state.driver.crowded):
-            _answer_owed(turn, state.trials[n])
+    answer_owed(turn, trial)
+    answer_crowded(turn)
+    _unpark(turn, trial)
 
 
 def _free_space(turn: Turn, o: ob.FreeSpace) -> None:
-    turn.state.driver.backlog_share = backlog.share_of(o.bytes, turn.state.staged_bytes)
-    _answer_crowded(turn)
+    turn.memory.backlog_share = backlog.share_of(o.bytes, turn.state.staged_bytes)
+    answer_crowded(turn)
 
 
-def _unpark(state: State, trial: Trial) -> None:
-    if trial.n in state.driver.parked and not trial.staging:
-        state.driver.parked.discard(trial.n)
-        state.pending.appendleft(trial.n)
+def _unpark(turn: Turn, trial: Trial) -> None:
+    if not trial.staging:
+        turn.memory.parked.discard(trial.n)
 
 
 def _verify_ended(turn: Turn, o: ob.VerifyEnded) -> None:
-    state = turn.state
+    state, memory = turn.state, turn.memory
     if o.ok:
-        state.driver.verified.add((o.n, o.index))
+        memory.verified.add((o.n, o.index))
     elif o.damaged:
         record = state.trials[o.n].find(o.index)
         if record is not None and record.stored == Stored.COMMITTED:
             turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, o.message))
-    # Any trial may start from it, not only the one that saved it. The first one to wait starts first.
-    for n in sorted(state.driver.awaited.pop((o.n, o.index), ()), reverse=True):
-        _unpark(state, state.trials[n])
+    # Any trial may start from it, not only the one that saved it.
+    for n in memory.awaited.pop((o.n, o.index), ()):
+        _unpark(turn, state.trials[n])
 
 
 def _delete_ended(turn: Turn, o: ob.DeleteEnded) -> None:
@@ -365,7 +330,7 @@ def _delete_ended(turn: Turn, o: ob.DeleteEnded) -> None:
         turn.add(ev.CheckpointsDeleted(turn.at, o.n, (o.index,)))
     else:
         # The intent stays a fact: the next driver that opens the experiment tries again.
-        turn.state.driver.undeleted.add((o.n, o.index))
+        turn.memory.undeleted.add((o.n, o.index))
         why = turn.policies.rules.relative(o.message)
         turn.add(ev.Noted(turn.at, o.n, f"checkpoint_{o.index:06d} could not be deleted: {why}"))
 
@@ -374,8 +339,8 @@ def _delete_ended(turn: Turn, o: ob.DeleteEnded) -> None:
 
 
 def _proposed(turn: Turn, o: ob.Proposed) -> None:
-    turn.state.driver.asked = max(0, turn.state.driver.asked - 1)
-    turn.state.driver.search_waits = False
+    turn.memory.asked = max(0, turn.memory.asked - 1)
+    turn.memory.search_waits = False
     if turn.state.stopping:
         return  # the experiment was stopped while the searcher was thinking; if it resumes, the searcher is asked again
     turn.add(
@@ -397,11 +362,11 @@ def _proposed(turn: Turn, o: ob.Proposed) -> None:
 
 def _not_yet(turn: Turn, o: ob.NotYet) -> None:
     # It was told more meanwhile? Then it will answer to that as well.
-    turn.state.driver.search_waits = o.told == turn.state.driver.told
+    turn.memory.search_waits = o.told == turn.memory.told
 
 
 def _exhausted(turn: Turn, o: ob.Exhausted) -> None:
-    turn.state.driver.asked = 0
+    turn.memory.asked = 0
     if not turn.state.search_ended:
         turn.add(ev.SearchEnded(turn.at, o.reason))
 
@@ -417,20 +382,6 @@ def _stop_all(turn: Turn, o: ob.StopAll) -> None:
         turn.commands.append(cmd.Halt(n, trial.attempt, turn.policies.rules.unwind_grace_s))
 
 
-def interrupt(turn: Turn, reason: str) -> None:
-    """This driver will end: nothing new starts, running trials save what they can; all of them stay unfinished."""
-    state = turn.state
-    state.driver.draining = reason
-    for n in state.running:
-        attempt = state.trials[n].attempt
-        # A function that has never saved anything has nothing that is worth waiting for.
-        can_save = turn.policies.rules.is_class or state.any_checkpoint
-        if n in state.driver.owed:  # it waits for storage, which may take longer than this driver has
-            state.driver.crowded.pop(n, None)
-            _answer(turn, state.trials[n], state.driver.owed.pop(n))
-        turn.commands.append(cmd.SaveSoon(n, attempt) if can_save else cmd.Halt(n, attempt))
-
-
 def _callback_raised(turn: Turn, o: ob.CallbackRaised) -> None:
     trial = turn.state.trials[o.n]
     if trial.status == Status.TERMINATED:
@@ -443,7 +394,7 @@ def _hint(turn: Turn, o: ob.Hint) -> None:
 
 
 def _grace_over(turn: Turn, _: ob.GraceOver) -> None:
-    turn.state.driver.grace_over = True
+    turn.memory.grace_over = True
     for n in turn.state.running:
         turn.commands.append(cmd.Halt(n, turn.state.trials[n].attempt))
 
@@ -454,6 +405,7 @@ def _resumed(turn: Turn, o: ob.Resumed) -> None:
     apply_requests(turn)  # before anything is dropped that a request refers to
     for n in list(state.running):
         _unwound(turn, state.trials[n], ev.Cause.DRIVER_LOST, o.lost)
+    end_stopped(turn)
     resume_trials(turn, o)
 
 
@@ -469,6 +421,8 @@ _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     ob.Died: _died,
     ob.Capacity: _capacity,
     ob.FreeSpace: _free_space,
+    ob.StorageLag: lambda turn, o: turn.add(ev.StorageLagged(turn.at, o.since, turn.policies.rules.relative(o.detail))),
+    ob.StorageLagOver: lambda turn, o: turn.add(ev.StorageCaughtUp(turn.at, o.since)),
     ob.CommitEnded: _commit_ended,
     ob.VerifyEnded: _verify_ended,
     ob.DeleteEnded: _delete_ended,
@@ -477,6 +431,7 @@ _HANDLERS: dict[type, Callable[[Turn, Any], None]] = {
     ob.Exhausted: _exhausted,
     ob.StalledAttempt: _stalled,
     ob.CallbackRaised: _callback_raised,
+    ob.UserAsked: user_asked,
     ob.GraceOver: _grace_over,
     ob.StopAll: _stop_all,
     ob.Interrupted: lambda turn, o: interrupt(turn, o.reason),
@@ -488,6 +443,8 @@ def decide_all(turn: Turn, observations: Iterable[ob.Observation]) -> Turn:
     """Handle a batch of observations, then start what fits."""
     for observation in observations:
         decide(turn, observation)
+    if turn.state.user_stops:
+        end_stopped(turn)
     apply_requests(turn)
     backlog.tell(turn)
     schedule(turn)

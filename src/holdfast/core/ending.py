@@ -8,9 +8,9 @@ from holdfast.core.state import Trial
 from holdfast.core.turn import Turn
 
 
-def drop_obsolete(turn: Turn, trial: Trial) -> None:
+def drop_obsolete(turn: Turn, trial: Trial, why: str = "") -> None:
     """Drop what the rule does not keep of the trial, and of the one that it has ceased to depend on."""
-    _drop_own(turn, trial)
+    _drop_own(turn, trial, why)
     drop_released(turn, trial.origin)
 
 
@@ -20,10 +20,10 @@ def drop_released(turn: Turn, origin: tuple[int, int] | None) -> None:
         _drop_own(turn, turn.state.trials[origin[0]])
 
 
-def _drop_own(turn: Turn, trial: Trial) -> None:
+def _drop_own(turn: Turn, trial: Trial, why: str = "") -> None:
     indexes = turn.policies.rules.retention.obsolete(turn.state, trial)
     if indexes:
-        turn.add(ev.CheckpointsDropped(turn.at, trial.n, indexes))
+        turn.add(ev.CheckpointsDropped(turn.at, trial.n, indexes, why))
         turn.commands.extend(cmd.Delete(trial.n, index) for index in indexes)
 
 
@@ -36,5 +36,5 @@ def terminate(turn: Turn, trial: Trial, reason: str, worker: int = 0) -> None:
 def terminate_waiting(turn: Turn, reason: str) -> None:
     """End all trials that do not run."""
     state = turn.state
-    for n in [*state.pending, *state.driver.parked, *state.paused]:
+    for n in [*state.pending, *state.paused]:
         terminate(turn, state.trials[n], reason)

@@ -1,7 +1,7 @@
 """Events: durable facts, in the past tense. The journal is a list of these and nothing else.
 
-An event holds only what cannot be recomputed by folding the events before it, because every byte here is paid
-once per report. ``at`` is wall time in seconds that never runs backwards within an epoch (the driver adds
+An event carries its cause, and else only what cannot be recomputed by folding the events before it, because every byte
+here is paid once per report. ``at`` is wall time in seconds that never runs backwards within an epoch (the driver adds
 monotonic time to the wall time at which it claimed the epoch), so a clock jump cannot reorder history.
 
 Fields are only ever added at the end, with a default: old journals must stay readable (I11).
@@ -35,6 +35,7 @@ class Cause:
     DRIVER_LOST = "driver_lost"
     DRIVER_STOPPED = "driver_stopped"
     ENGINE_LOST = "engine_lost"
+    NODE_LOST = "node_lost"  # its machine cannot be reached any more
     STORAGE = "storage"
     PREEMPTED = "preempted"
 
@@ -138,6 +139,7 @@ class CheckpointsDropped(Event, frozen=True, tag="drop"):
 
     n: Count
     indexes: tuple[Count, ...]
+    why: str = ""  # if it is not the user's rule for keeping checkpoints
 
 
 class CheckpointsDeleted(Event, frozen=True, tag="gone"):
@@ -148,10 +150,12 @@ class CheckpointsDeleted(Event, frozen=True, tag="gone"):
 class TrialPaused(Event, frozen=True, tag="pause"):
     n: Count
     attempt: Count
+    why: str = ""  # the verdict that it obeys; "" in journals of older versions
 
 
 class TrialResumed(Event, frozen=True, tag="unpause"):
     n: Count
+    why: str = ""  # if it is not that the scheduler has chosen it
 
 
 class TrialReconfigured(Event, frozen=True, tag="config"):
@@ -180,7 +184,7 @@ class AttemptFailed(Event, frozen=True, tag="fail"):
     attempt: Count
     cause: str
     error: ErrorFacts
-    worker: int = 0  # where it ran, if no row of the trial tells; so in all events that end an attempt
+    worker: int = 0  # where it ran, if no report of the attempt tells; so in all events that end an attempt
 
 
 class AttemptInterrupted(Event, frozen=True, tag="cut"):
@@ -209,14 +213,42 @@ class TrialTerminated(Event, frozen=True, tag="end"):
 
 
 class TrialRequeued(Event, frozen=True, tag="again"):
-    """The user asked for an ended trial to run again: mode "resume" or "restart"."""
+    """A trial runs again that had ended, or begins anew: mode "resume" or "restart"."""
 
     n: Count
     mode: str
+    why: str = ""  # if it is not that the user has asked for it
 
 
 class BudgetRenewed(Event, frozen=True, tag="renew"):
     """The user resumed the experiment: every unfinished trial has been requeued and gets its retries back."""
+
+
+class Action:
+    """What a person can ask a live driver for."""
+
+    STOP = "stop"
+    NOTE = "note"
+    TAG = "tag"
+    UNTAG = "untag"
+    SAMPLES = "samples"
+
+    ALL = (STOP, NOTE, TAG, UNTAG, SAMPLES)
+
+
+class UserRequested(Event, frozen=True, tag="user"):
+    """A person asked for something, about one trial (``n``) or the experiment (-1).
+
+    The fold of this one record is what was asked for: it is done, or nothing is. More samples are ``SettingsChanged``.
+    """
+
+    n: Annotated[int, msgspec.Meta(ge=-1)]
+    id: str  # of the request, which is never followed twice
+    action: str
+    text: str = ""  # a note
+    tags: tuple[str, ...] = ()
+    by: str = ""  # who asked, as the machine calls them
+    refused: str = ""  # why nothing was done
 
 
 class SearchAsked(Event, frozen=True, tag="ask"):
@@ -238,6 +270,19 @@ class BacklogEased(Event, frozen=True, tag="eased"):
 
     checkpoints: int
     bytes: int
+
+
+class StorageLagged(Event, frozen=True, tag="lag"):
+    """Records have waited more than 5 s to become durable, or could not be written at all."""
+
+    since: Moment  # when the oldest of them was written
+    detail: str = ""  # what storage says, if it says anything
+
+
+class StorageCaughtUp(Event, frozen=True, tag="caught"):
+    """That is over."""
+
+    since: Moment
 
 
 class StoodStill(Event, frozen=True, tag="still"):
@@ -265,6 +310,8 @@ class SettingsChanged(Event, frozen=True, tag="settings"):
     retold: bool = False  # a policy is another one: it was told everything again
     relearned: bool = False  # and it was another metric that counted
     words: tuple[str, ...] = ()  # the differences, for people
+    request: str = ""  # id of the request that led to it; "": it was given to a restore
+    by: str = ""  # who made that request
 
 
 class Noted(Event, frozen=True, tag="note"):
@@ -303,10 +350,13 @@ AnyEvent = Union[
     StoodStill,
     BacklogFilled,
     BacklogEased,
+    StorageLagged,
+    StorageCaughtUp,
     SearchEnded,
     SearchReopened,
     SettingsChanged,
     Noted,
+    UserRequested,
     DriverStopped,
 ]
 

@@ -18,7 +18,7 @@ from holdfast.core.decide import decide
 from holdfast.core.plan import start
 from holdfast.core.policies import Policies, Rules, SchedulerRequest, Verdict
 from holdfast.core.retention import Retention
-from holdfast.core.state import State, Status, Trial
+from holdfast.core.state import DriverMemory, State, Status, Trial
 from holdfast.core.turn import Turn
 
 
@@ -55,7 +55,8 @@ def foresee(state: State, retention: Retention, commits: Commits, verifies: Veri
         verifies: Asked for each checkpoint that a trial would start from.
     """
     unfinished = list(state.unfinished())
-    turn = Turn(state, Policies(Rules(retention=retention), _NoScheduler(), _NoRule(), _no_result), state.last_at)
+    policies = Policies(Rules(retention=retention), _NoScheduler(), _NoRule(), _no_result)
+    turn = Turn(state, DriverMemory(), policies, state.last_at)
     decide(turn, ob.Resumed())
     for n, index in list(state.staged):
         ended = commits(n, index)
@@ -75,7 +76,7 @@ def _fate(turn: Turn, trial: Trial, verifies: Verifies) -> Fate:
     while trial.status == Status.PENDING:
         turn.commands.clear()
         start(turn, trial)
-        turn.state.driver.reserved.pop(trial.n, None)
+        turn.memory.reserved.pop(trial.n, None)
         for command in turn.commands:
             if isinstance(command, cmd.Verify):
                 ended = verifies(command.n, command.index)
@@ -93,10 +94,12 @@ def _fate(turn: Turn, trial: Trial, verifies: Verifies) -> Fate:
 class _NoScheduler:
     """Knows nothing and requests for nothing."""
 
-    def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
+    def judge(
+        self, state: State, memory: DriverMemory, trial: Trial, result: Callable[[], dict[str, Any]]
+    ) -> tuple[str, str]:
         return Verdict.CONTINUE, ""
 
-    def tell(self, state: State, event: ev.AnyEvent) -> None:
+    def tell(self, state: State, memory: DriverMemory, event: ev.AnyEvent) -> None:
         pass
 
     def requests(self, state: State) -> Iterable[SchedulerRequest]:
@@ -105,7 +108,7 @@ class _NoScheduler:
     def wants_save(self, n: int) -> bool:
         return False
 
-    def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
+    def choose(self, state: State, memory: DriverMemory, fits: Callable[[int], bool]) -> int | None:
         return None
 
 

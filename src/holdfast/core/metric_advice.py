@@ -30,11 +30,20 @@ def metric_missing(rules: Rules, trial_id: str, name: str, who: str, metrics: Ma
         argument = "scheduler" if who in rules.schedulers else "search_alg"
         aim = f"{argument}={who}({aim}, ...)"
     change = f"tune_config=TuneConfig({aim})"
+    if rules.restore:
+        advice = (
+            f"To optimise another metric: {rules.restore}, {change}).fit(). To report {name!r} as well, change the "
+            f"code and give it: {rules.restore}, trainable={rules.trainable}).fit(). To go without it, set "
+            "TUNE_DISABLE_STRICT_METRIC_CHECKING=1 and restore."
+        )
+    else:
+        advice = (
+            f"To optimise another metric, write {change} and run the script again. To report {name!r} as well, change "
+            f"{rules.trainable} and run it again. To go without it, set TUNE_DISABLE_STRICT_METRIC_CHECKING=1 and run "
+            "it again."
+        )
     return MetricMissingError(
         f"Trial {trial_id} returned a result which did not include the specified metric `{name}` that "
-        f"`{who}` expects. It reported: {', '.join(map(repr, metrics)) or 'nothing'}. Nothing was lost. "
-        f"To optimise another metric: {rules.restore}, {change}).fit(). To report {name!r} as "
-        f"well, change the code and give it: {rules.restore}, trainable={rules.trainable}).fit(). To go without it, "
-        "set TUNE_DISABLE_STRICT_METRIC_CHECKING=1 and restore.",
+        f"`{who}` expects. It reported: {', '.join(map(repr, metrics)) or 'nothing'}. Nothing was lost. {advice}",
         change,
     )

@@ -103,9 +103,23 @@ class Died(msgspec.Struct, frozen=True):
 
 
 class Capacity(msgspec.Struct, frozen=True):
-    """What the engine can run at the same time, in total."""
+    """What the engine can run at the same time, in total, and how large its machines are, if there are several."""
 
     resources: dict[str, float]
+    machines: tuple[dict[str, float], ...] = ()  # each size once
+
+
+class StorageLag(msgspec.Struct, frozen=True):
+    """Records wait too long to become durable."""
+
+    since: float
+    detail: str
+
+
+class StorageLagOver(msgspec.Struct, frozen=True):
+    """They do not any more."""
+
+    since: float
 
 
 class FreeSpace(msgspec.Struct, frozen=True):
@@ -184,6 +198,20 @@ class CallbackRaised(msgspec.Struct, frozen=True):
     error: ErrorFacts
 
 
+class UserAsked(msgspec.Struct, frozen=True):
+    """A person asks for something, by a request that no event tells of yet."""
+
+    id: str
+    action: str  # events.Action
+    trial: str = ""  # id of a trial; "": the experiment
+    text: str = ""
+    tags: tuple[str, ...] = ()
+    num_samples: int = 0
+    total: int | None = None  # trials that these samples make, if that is known
+    by: str = ""
+    refused: str = ""  # why it cannot be followed, if that is known already
+
+
 class GraceOver(msgspec.Struct, frozen=True):
     """Trials have had their time to take a last checkpoint."""
 
@@ -216,6 +244,8 @@ EdgeObservation = Union[
     Died,
     Capacity,
     FreeSpace,
+    StorageLag,
+    StorageLagOver,
     CommitEnded,
     VerifyEnded,
     DeleteEnded,
@@ -224,6 +254,7 @@ EdgeObservation = Union[
     Exhausted,
     StalledAttempt,
     CallbackRaised,
+    UserAsked,
     GraceOver,
     StopAll,
     Interrupted,

@@ -9,12 +9,13 @@ from holdfast.core.requests import apply_requests
 from holdfast.core.state import CheckpointRecord, DriverMemory, State, Status, Stored, Trial, units
 from holdfast.core.turn import Turn
 
+STOOD_STILL = "nothing else could run, and the scheduler had started none of the trials that waited"
 WAITS_IN_VAIN = "the searcher waits for a result before it suggests another trial, and no trial is left"
 
 
 def schedule(turn: Turn) -> None:
     """Start what fits, and ask the searcher for more when the queue runs low."""
-    if turn.state.driver.draining:
+    if turn.memory.draining:
         return
     _start_verified(turn)
     _start_chosen(turn)
@@ -28,9 +29,9 @@ def schedule(turn: Turn) -> None:
 
 
 def _start_chosen(turn: Turn) -> bool:
-    state, started = turn.state, False
+    started = False
     while _has_room(turn):
-        n = turn.policies.scheduler.choose(state, lambda n: _fits(turn, n))
+        n = turn.policies.scheduler.choose(turn.state, turn.memory, lambda n: _fits(turn, n))
         if n is None:
             break
         _start_waiting(turn, n)
@@ -40,17 +41,17 @@ def _start_chosen(turn: Turn) -> bool:
 
 def _stands_still(turn: Turn) -> bool:
     """No event would ever come again: everything that is left waits, and the scheduler starts none of it."""
-    state, memory = turn.state, turn.state.driver
-    if state.running or memory.parked or state.staged or memory.awaited or not _is_search_silent(state):
+    state, memory = turn.state, turn.memory
+    if state.running or memory.parked or state.staged or memory.awaited or not _is_search_silent(turn):
         return False
     if any(memory.held_until.get(n, 0.0) > turn.at for n in (*state.pending, *state.paused)):
         return False  # it will be tried again soon
     return _oldest_that_fits(turn) is not None
 
 
-def _is_search_silent(state: State) -> bool:
+def _is_search_silent(turn: Turn) -> bool:
     """Is no further configuration under way?"""
-    return bool(state.search_ended) or not state.driver.asked or state.driver.search_waits
+    return bool(turn.state.search_ended) or not turn.memory.asked or turn.memory.search_waits
 
 
 def _oldest_that_fits(turn: Turn) -> int | None:
@@ -63,26 +64,26 @@ def _start_oldest(turn: Turn) -> None:
     """Whatever a scheduler waits for cannot happen, so that one trial must continue."""
     n = _oldest_that_fits(turn)
     if n is not None:
-        _start_waiting(turn, n)
+        _start_waiting(turn, n, STOOD_STILL)
 
 
-def _start_waiting(turn: Turn, n: int) -> None:
+def _start_waiting(turn: Turn, n: int, why: str = "") -> None:
     if turn.state.trials[n].status == Status.PAUSED:
-        turn.add(ev.TrialResumed(turn.at, n))
+        turn.add(ev.TrialResumed(turn.at, n, why))
     start(turn, turn.state.trials[n])
 
 
 def _end_hopeless_search(turn: Turn) -> None:
     """A searcher that waits for results of trials will wait for ever when there is none left to have any."""
-    state, memory = turn.state, turn.state.driver
-    left = state.pending or state.paused or state.running or memory.parked
+    state, memory = turn.state, turn.memory
+    left = state.pending or state.paused or state.running
     if memory.asked and memory.search_waits and not state.search_ended and not left:
         memory.asked = 0
         turn.add(ev.SearchEnded(turn.at, WAITS_IN_VAIN))
 
 
 def _ask(turn: Turn) -> None:
-    state, memory = turn.state, turn.state.driver
+    state, memory = turn.state, turn.memory
     if state.search_ended or memory.asked:
         return
     if state.asks > len(state.trials):
@@ -98,7 +99,7 @@ def _ask(turn: Turn) -> None:
 
 def _has_room(turn: Turn) -> bool:
     limit = turn.policies.rules.max_concurrent
-    if limit and len(turn.state.running) + len(turn.state.driver.reserved) >= limit:
+    if limit and len(turn.state.running) + len(turn.memory.reserved) >= limit:
         return False
     return may_start(turn)
 
@@ -106,7 +107,7 @@ def _has_room(turn: Turn) -> bool:
 def _room_for_new(turn: Turn) -> int:
     """How many trials to ask for: none until the queue is half empty, so that asking happens in batches."""
     state, rules = turn.state, turn.policies.rules
-    waiting = len(state.pending) + len(state.driver.parked)
+    waiting = len(state.pending)
     wanted = rules.lookahead - waiting
     if rules.max_concurrent:
         return max(0, min(wanted, rules.max_concurrent - waiting - len(state.running)))
@@ -114,16 +115,19 @@ def _room_for_new(turn: Turn) -> int:
 
 
 def _fits(turn: Turn, n: int) -> bool:
-    memory = turn.state.driver
+    memory = turn.memory
+    if n in memory.parked:
+        return False
     until = memory.held_until.get(n)
     if until is not None:
         if turn.at < until:
             return False
         del memory.held_until[n]
-    used, capacity = memory.used, memory.capacity
+    used, capacity, wanted = turn.state.used, memory.capacity, units(turn.state.trials[n].request)
+    if memory.machines and not turn.policies.rules.spans_machines and not memory.could_hold(wanted):
+        return False  # it would wait for a machine of its size, and nobody could use what it occupies meanwhile
     return all(
-        used.get(name, 0) + _reserved(memory, name) + amount <= capacity.get(name, 0)
-        for name, amount in units(turn.state.trials[n].request).items()
+        used.get(name, 0) + _reserved(memory, name) + amount <= capacity.get(name, 0) for name, amount in wanted.items()
     )
 
 
@@ -136,9 +140,9 @@ def start(turn: Turn, trial: Trial) -> None:
 
     Or end it, if it has progress that it cannot continue from: ``is_lost``.
     """
-    memory = turn.state.driver
+    memory = turn.memory
     if trial.staging:
-        _park(turn.state, trial)
+        memory.parked.add(trial.n)
         return
     point = turn.state.start_point(trial)
     source, rows = (None, 0) if point is None else point
@@ -146,7 +150,7 @@ def start(turn: Turn, trial: Trial) -> None:
         _all_damaged(turn, trial)
         return
     if source is not None and source not in memory.verified:
-        _park(turn.state, trial)
+        memory.parked.add(trial.n)
         memory.reserved[trial.n] = units(trial.request)  # it was chosen: nobody else takes its place meanwhile
         memory.awaited.setdefault(source, set()).add(trial.n)
         turn.commands.append(cmd.Verify(*source))
@@ -167,19 +171,11 @@ def _start_verified(turn: Turn) -> None:
 
     Not before everything that has happened is dealt with: it may be that this driver ends, or the trial does.
     """
-    state, memory = turn.state, turn.state.driver
+    state, memory = turn.state, turn.memory
     for n in [n for n in memory.reserved if n not in memory.parked]:
         del memory.reserved[n]
         if state.trials[n].status == Status.PENDING and _fits(turn, n):
             start(turn, state.trials[n])
-
-
-def _park(state: State, trial: Trial) -> None:
-    if state.pending and state.pending[0] == trial.n:
-        state.pending.popleft()
-    else:
-        state.pending.remove(trial.n)
-    state.driver.parked.add(trial.n)
 
 
 def is_lost(state: State, trial: Trial) -> bool:
@@ -225,16 +221,16 @@ def _all_damaged(turn: Turn, trial: Trial) -> None:
     turn.add(ev.TrialErrored(turn.at, trial.n, trial.attempt, ev.Cause.DAMAGED, ev.ErrorFacts(message=message)))
 
 
-def finished(state: State) -> bool:
+def finished(state: State, memory: DriverMemory) -> bool:
     """Nothing is left to do: every trial ended, the search too, and storage has caught up."""
-    waiting = state.pending or state.paused or state.running or state.driver.parked
-    deleting = len(state.dropping) > len(state.driver.undeleted)
+    waiting = state.pending or state.paused or state.running
+    deleting = len(state.dropping) > len(memory.undeleted)
     return bool(state.search_ended) and not waiting and not state.staged and not deleting
 
 
-def drained(state: State) -> bool:
+def drained(state: State, memory: DriverMemory) -> bool:
     """This driver may leave: nothing runs and what was staged is committed, or storage would not do it in time.
 
     A stage that is left behind is a durable fact: the next driver finishes its commit.
     """
-    return not state.running and (not state.staged or state.driver.grace_over)
+    return not state.running and (not state.staged or memory.grace_over)

@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.core.events import AnyEvent
 from holdfast.core.retention import Retention
-from holdfast.core.state import State, Trial
+from holdfast.core.state import DriverMemory, State, Trial
 
 
 class Verdict:
@@ -57,14 +57,17 @@ class Scheduler(Protocol):
     """Judges running trials, picks which waiting trial runs next, and requests for changes of others.
 
     What the core may rely on after a crash: a scheduler that was told the same events in the same order, and asked to
-    judge the same reports between them, gives the same answers and has the same requests.
+    judge the same reports between them, gives the same answers and has the same requests. The driver's memory is not
+    part of that: it is empty while the past is told again.
     """
 
-    def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
+    def judge(
+        self, state: State, memory: DriverMemory, trial: Trial, result: Callable[[], dict[str, Any]]
+    ) -> tuple[str, str]:
         """A verdict on a report that is about to be accepted, and a few words why. Once per step of a trial."""
         ...
 
-    def tell(self, state: State, event: AnyEvent) -> None:
+    def tell(self, state: State, memory: DriverMemory, event: AnyEvent) -> None:
         """``event`` has become a fact."""
         ...
 
@@ -76,7 +79,7 @@ class Scheduler(Protocol):
         """Must the trial save before it continues? Asked once per answer."""
         ...
 
-    def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
+    def choose(self, state: State, memory: DriverMemory, fits: Callable[[int], bool]) -> int | None:
         """The number of the PENDING or PAUSED trial to start now, or None to wait. Asking must not change anything."""
         ...
 
@@ -110,9 +113,11 @@ class Rules(msgspec.Struct, frozen=True):
     max_backlog_bytes: int | None = None  # of all staged checkpoints; None: a share of the disk's free space
     ahead: int = 0  # reports of a trial that need not wait for an answer, because nothing can tell it to stop
     roots: tuple[str, ...] = ()  # where the experiment is now, in every spelling that a path may have
+    spans_machines: bool = False  # a trial may ask for several bundles, which need not be on one machine
+    num_samples: int = 1  # as the experiment was begun; see ``State.settings`` for later changes
     mode: str | None = None
     schedulers: tuple[str, ...] = ()  # names of the scheduler's classes
-    restore: str = "Tuner.restore(path"  # how a call begins that continues with the experiment
+    restore: str = "Tuner.restore(path"  # how a call begins that continues with it; "": the script does
     trainable: str = "..."  # and how the trainable is written in it
 
     def relative(self, text: str) -> str:

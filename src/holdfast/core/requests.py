@@ -13,7 +13,7 @@ WAITING = (Status.PENDING, Status.PAUSED)
 
 def apply_requests(turn: Turn) -> None:
     """Turn the scheduler's requests into facts, as far as they can be applied now. The others stand."""
-    returning = turn.state.driver.returning
+    returning = turn.memory.returning
     for wanted in list(turn.policies.scheduler.requests(turn.state)):
         trial = turn.state.trials[wanted.n]
         waits = trial.status in WAITING

@@ -9,8 +9,11 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.changed_settings import STOPPED
 from holdfast.core.ending import drop_obsolete, drop_released, terminate_waiting
-from holdfast.core.state import State, Status, Trial
+from holdfast.core.state import Status, Trial
 from holdfast.core.turn import Turn
+
+REOPENED = "the budget or stop rule that had ended it was changed"
+RESTARTED = "the trial begins anew"
 
 
 def resume_trials(turn: Turn, o: ob.Resumed) -> None:
@@ -19,7 +22,7 @@ def resume_trials(turn: Turn, o: ob.Resumed) -> None:
     Nothing runs when this is called: what the former driver left running has been settled.
     """
     state = turn.state
-    state.driver.held_until.clear()
+    turn.memory.held_until.clear()
     if state.reopened:
         _take_up_cut(turn, o)
     ended = [trial for trial in state.trials if trial.final]  # before the unfinished ones join them
@@ -41,7 +44,6 @@ def resume_trials(turn: Turn, o: ob.Resumed) -> None:
         terminate_waiting(turn, state.stopping)
     _resize(turn, o.requests)
     _drop_what_was_forgotten(turn)
-    _newest_first(state)
     turn.commands.extend(cmd.Commit(n, index) for n, index in state.staged)
     turn.commands.extend(cmd.Delete(n, index) for n, index in state.dropping)
 
@@ -53,7 +55,7 @@ def _take_up_cut(turn: Turn, o: ob.Resumed) -> None:
         return
     for trial in state.trials:
         if trial.status == Status.TERMINATED and trial.reason == state.reopened:
-            turn.add(ev.TrialRequeued(turn.at, trial.n, "resume"))
+            turn.add(ev.TrialRequeued(turn.at, trial.n, "resume", REOPENED))
 
 
 def _requeue(turn: Turn, trials: list[Trial], action: str) -> None:
@@ -71,7 +73,7 @@ def _requeue(turn: Turn, trials: list[Trial], action: str) -> None:
 def _restart(turn: Turn, trial: Trial) -> None:
     origin = trial.origin
     turn.add(ev.TrialRequeued(turn.at, trial.n, "restart"))
-    drop_obsolete(turn, trial)
+    drop_obsolete(turn, trial, RESTARTED)
     drop_released(turn, origin)
 
 
@@ -85,10 +87,3 @@ def _drop_what_was_forgotten(turn: Turn) -> None:
     """A crash may have kept the record of a commit and lost the one of what that made obsolete."""
     for trial in turn.state.trials:
         drop_obsolete(turn, trial)
-
-
-def _newest_first(state: State) -> None:
-    """Trials that were at work most recently continue first."""
-    waiting = sorted(state.pending, key=lambda n: (-state.trials[n].last_at, n))
-    state.pending.clear()
-    state.pending.extend(waiting)

@@ -1,7 +1,8 @@
 """The experiment's state: what the events so far add up to.
 
-``State`` and ``Trial`` are plain records. Only ``transitions.apply`` changes their durable part; ``DriverMemory`` holds
-what one driver knows and forgets (nothing in it may decide what a resumed experiment would decide differently).
+``State`` and ``Trial`` are plain records that only ``transitions.apply`` changes: they are a function of the journal.
+``DriverMemory`` stands beside them and holds what one driver knows and forgets (nothing in it may decide what a resumed
+experiment would decide differently).
 """
 
 from __future__ import annotations
@@ -68,6 +69,14 @@ class WorkerFacts(msgspec.Struct, array_like=True, frozen=True, gc=False):
     host: str
     ip: str
     pid: int
+
+
+class UserNote(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """What a person has noted."""
+
+    at: float
+    text: str
+    by: str = ""
 
 
 class Trial(msgspec.Struct, array_like=True):
@@ -137,6 +146,11 @@ class Trial(msgspec.Struct, array_like=True):
     origin_held: bool = False  # it has saved nothing since, so that checkpoint must stay
     shown_tag: str = ""
 
+    # what people said about it
+    user_stop: bool = False  # it is to end, and has not yet
+    tags: tuple[str, ...] = ()
+    notes: tuple[UserNote, ...] = ()
+
     @property
     def final(self) -> bool:
         return self.status in Status.FINAL
@@ -199,9 +213,9 @@ class DriverMemory:
 
     def __init__(self) -> None:
         self.capacity: dict[str, int] = {}
-        self.used: dict[str, int] = {}
+        self.machines: list[dict[str, int]] = []  # sizes of those of a cluster; [] if there is one
         self.held_until: dict[int, float] = {}  # trials that wait before they are tried again
-        self.parked: set[int] = set()  # wait for a commit or a verification
+        self.parked: set[int] = set()  # PENDING trials that wait for a commit or a verification
         self.reserved: dict[int, dict[str, int]] = {}  # for trials that start once their checkpoint is verified
         self.awaited: dict[tuple[int, int], set[int]] = {}  # checkpoints under verification, and who waits for each
         self.verified: set[tuple[int, int]] = set()
@@ -219,6 +233,24 @@ class DriverMemory:
         self.full_disk: dict[int, int] = {}  # how often a full disk has ended a trial since its last checkpoint
         self.untidy: set[int] = set()  # trials whose process died: it may have left half a checkpoint behind
 
+    def could_hold(self, wanted: Mapping[str, int]) -> bool:
+        """Is a machine as large as this, of which a trial on a cluster needs one?"""
+        if not self.machines:
+            return True
+        return any(all(amount <= size.get(name, 0) for name, amount in wanted.items()) for size in self.machines)
+
+    def holds_back(self, n: int) -> bool:
+        """Does the trial wait for something else than resources?"""
+        return n in self.parked or n in self.held_until
+
+    def forget(self, n: int) -> None:
+        """The trial has another status now: forget what it waited for, and what it was owed."""
+        self.parked.discard(n)
+        self.reserved.pop(n, None)
+        self.owed.pop(n, None)
+        self.crowded.pop(n, None)
+        self.returning.discard(n)
+
 
 class State:
     """Everything that the events so far add up to."""
@@ -230,6 +262,7 @@ class State:
         self.pending: deque[int] = deque()
         self.paused: dict[int, None] = {}
         self.running: dict[int, None] = {}
+        self.used: dict[str, int] = {}  # resources of the running trials
         self.staged: dict[tuple[int, int], None] = {}  # the backlog, oldest first
         self.staged_bytes: int = 0
         self.full_since: float = 0.0  # since when trials wait for the backlog to shrink; 0: they do not
@@ -245,6 +278,10 @@ class State:
         self.stopping: str = ""  # a stop rule ended the experiment; why
         self.reopened: str = ""  # why it had been stopped, until trials that were cut by that have been requeued
         self.settings = ChangedSettings()  # what the user has changed since the beginning
+        self.requests: dict[str, None] = {}  # ids of the latest requests of users that were answered
+        self.user_stops: dict[int, None] = {}  # trials that a user wants to end, and that have not yet
+        self.tags: tuple[str, ...] = ()
+        self.notes: tuple[UserNote, ...] = ()
         self.mark: list[int] | None = None
         self.asks: int = 0  # configurations that a searcher which learns was asked for
         self.errors: int = 0
@@ -258,8 +295,7 @@ class State:
         self.lived_s: float = 0.0  # by drivers before this epoch
         self.stopped: str = ""  # why the last driver left in order, "" if it did not (yet)
         self.came_from: str = ""  # status, before the last event, of the trial that it was about
-        self.touched: set[int] = set()  # trials changed since the last snapshot
-        self.driver = DriverMemory()
+        self.touched: set[int] = set()  # trials changed since the last snapshot, which clears it
 
     def trial(self, n: int) -> Trial | None:
         return self.trials[n] if 0 <= n < len(self.trials) else None

@@ -1,6 +1,7 @@
 """The one place where facts change the state: a table of legal transitions, and the fold.
 
-What a driver knows for the moment only (`DriverMemory`) is changed by the modules that decide, too.
+The state is a function of the journal alone: nothing else changes it. What a driver knows for the moment only is in
+`DriverMemory`, beside the state, and `apply` does not see it.
 
 ``TRANSITIONS[(status, event type)] -> status``. A missing key is illegal and raises with the trial's facts. The diagram
 in the docs is generated from this table.
@@ -8,6 +9,7 @@ in the docs is generated from this table.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Callable
 from math import isfinite
 from typing import Any, TypeGuard
@@ -16,6 +18,7 @@ from holdfast.core import events as ev
 from holdfast.core.changed_settings import STOPPED, settings_changed
 from holdfast.core.retention import Retention
 from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, new_trial, units
+from holdfast.core.user_facts import stop_is_done, user_requested
 from holdfast.core.workers import forget_workers, move_to_worker, name_worker, worker_joined
 from holdfast.errors import IllegalTransitionError
 
@@ -108,23 +111,17 @@ def _leave(state: State, trial: Trial, old: str) -> None:
     if old == P:
         if state.pending and state.pending[0] == trial.n:
             state.pending.popleft()
-        elif trial.n in state.driver.parked:
-            state.driver.parked.discard(trial.n)
-            state.driver.reserved.pop(trial.n, None)
         else:
             state.pending.remove(trial.n)
     elif old == R:
         del state.running[trial.n]
-        state.driver.owed.pop(trial.n, None)
-        state.driver.crowded.pop(trial.n, None)
-        state.driver.returning.discard(trial.n)
         _count_resources(state, trial, -1)
     elif old == Z:
         del state.paused[trial.n]
 
 
 def _count_resources(state: State, trial: Trial, sign: int) -> None:
-    used = state.driver.used
+    used = state.used
     for name, amount in units(trial.request).items():
         used[name] = used.get(name, 0) + sign * amount
 
@@ -385,6 +382,7 @@ def _trial_errored(state: State, event: ev.TrialErrored, _: Retention) -> None:
     _hold_origin(state, trial)
     _remember_failure(state, trial, event)
     trial.ended_at, trial.verdict, trial.why = event.at, "", ""
+    stop_is_done(state, trial)
 
 
 def _trial_terminated(state: State, event: ev.TrialTerminated, _: Retention) -> None:
@@ -394,6 +392,7 @@ def _trial_terminated(state: State, event: ev.TrialTerminated, _: Retention) -> 
     _hold_origin(state, trial)
     trial.reason, trial.ended_at = event.reason, event.at
     trial.verdict = trial.why = ""
+    stop_is_done(state, trial)
 
 
 def _trial_requeued(state: State, event: ev.TrialRequeued, retention: Retention) -> None:
@@ -428,6 +427,8 @@ def _budget_renewed(state: State, _event: ev.BudgetRenewed, _: Retention) -> Non
         if trial.failures:
             trial.failures = 0
             state.touched.add(trial.n)
+    # An experiment is opened again: trials that were at work most recently continue first.
+    state.pending = deque(sorted(state.pending, key=lambda n: (-state.trials[n].last_at, n)))
 
 
 def _search_asked(state: State, event: ev.SearchAsked, _: Retention) -> None:
@@ -438,7 +439,7 @@ def _backlog_told(state: State, event: ev.BacklogFilled | ev.BacklogEased, _: Re
     state.full_since, state.full_limit = (event.at, event.limit) if isinstance(event, ev.BacklogFilled) else (0.0, 0)
 
 
-def _only_told(state: State, event: ev.StoodStill | ev.Noted, _: Retention) -> None:
+def _only_told(state: State, event: ev.AnyEvent, _: Retention) -> None:
     check_known(state, event)
 
 
@@ -481,10 +482,13 @@ _APPLY: dict[type, Callable[[State, Any, Retention], None]] = {
     ev.StoodStill: _only_told,
     ev.BacklogFilled: _backlog_told,
     ev.BacklogEased: _backlog_told,
+    ev.StorageLagged: _only_told,
+    ev.StorageCaughtUp: _only_told,
     ev.SearchEnded: _search_ended,
     ev.SearchReopened: _search_reopened,
     ev.SettingsChanged: settings_changed,
     ev.Noted: _only_told,
+    ev.UserRequested: user_requested,
     ev.DriverStopped: _driver_stopped,
 }
 

@@ -16,7 +16,7 @@ FULL_DISK = Backoff(first_s=1.0, longest_s=15.0)
 def hold_back(turn: Turn, trial: Trial) -> None:
     """An interruption is free, but one that repeats without progress waits longer each time."""
     if trial.cuts > 1:
-        turn.state.driver.held_until[trial.n] = turn.at + NO_PROGRESS.delay_s(trial.cuts - 1)
+        turn.memory.held_until[trial.n] = turn.at + NO_PROGRESS.delay_s(trial.cuts - 1)
 
 
 MAX_DOUBTFUL = 10
@@ -25,14 +25,14 @@ MAX_DOUBTFUL = 10
 
 def has_waited_in_vain(turn: Turn, trial: Trial) -> bool:
     """Whether a trial that says that the disk is full, which it is not, has been started again often enough."""
-    return turn.state.driver.full_disk.get(trial.n, 0) >= MAX_DOUBTFUL
+    return turn.memory.full_disk.get(trial.n, 0) >= MAX_DOUBTFUL
 
 
 def wait_for_space(turn: Turn, trial: Trial) -> None:
     """Reports since the last checkpoint are no progress here: the next attempt repeats them and fills the disk more."""
-    session = turn.state.driver
-    tries = session.full_disk.get(trial.n, 0)
-    session.full_disk[trial.n] = tries + 1
+    memory = turn.memory
+    tries = memory.full_disk.get(trial.n, 0)
+    memory.full_disk[trial.n] = tries + 1
     if tries:
         until = turn.at + FULL_DISK.delay_s(tries)
-        session.held_until[trial.n] = max(session.held_until.get(trial.n, 0.0), until)
+        memory.held_until[trial.n] = max(memory.held_until.get(trial.n, 0.0), until)

@@ -7,19 +7,28 @@ from collections.abc import Callable
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core.policies import Policies
-from holdfast.core.state import State
-from holdfast.core.transitions import apply
+from holdfast.core.state import DriverMemory, State
+from holdfast.core.transitions import TRANSITIONS, apply
+
+LEAVES = frozenset(kind for (old, kind), new in TRANSITIONS.items() if old != new)
+"""Events after which a trial has another status: what it waited for before is of no account."""
 
 
 class Turn:
     """What one pass through the loop decided."""
 
-    __slots__ = ("at", "commands", "events", "policies", "state", "watch")
+    __slots__ = ("at", "commands", "events", "memory", "policies", "state", "watch")
 
     def __init__(
-        self, state: State, policies: Policies, at: float, watch: Callable[[ev.AnyEvent], None] | None = None
+        self,
+        state: State,
+        memory: DriverMemory,
+        policies: Policies,
+        at: float,
+        watch: Callable[[ev.AnyEvent], None] | None = None,
     ) -> None:
         self.state = state
+        self.memory = memory
         self.policies = policies
         self.at = at
         self.watch = watch  # sees each event right after it was applied; may look, must not act
@@ -29,10 +38,12 @@ class Turn:
     def add(self, event: ev.AnyEvent) -> None:
         """Make ``event`` a fact."""
         apply(self.state, event, self.policies.rules.retention)
+        if type(event) in LEAVES:
+            self.memory.forget(event.n)  # type: ignore[union-attr]
         self.events.append(event)
-        self.policies.scheduler.tell(self.state, event)
+        self.policies.scheduler.tell(self.state, self.memory, event)
         if self.policies.tell_searcher(self.state, event):
-            self.state.driver.told += 1
-            self.state.driver.search_waits = False  # it may know an answer now
+            self.memory.told += 1
+            self.memory.search_waits = False  # it may know an answer now
         if self.watch is not None:
             self.watch(event)

@@ -103,6 +103,11 @@ class TrialRows:
         self._trials = [_EMPTY] * len(index)
         self._donors: dict[int, Trial] = {}  # with all checkpoints that others continued from
 
+    def advanced(self) -> None:
+        """The index has taken in more: other trials, and other checkpoints to continue from."""
+        self._trials += [_EMPTY] * (len(self._index) - len(self._trials))
+        self._donors.clear()
+
     def fold(self, n: int) -> RowFolder:
         """The surviving rows of trial ``n`` and where it continued as a copy.
 

@@ -11,7 +11,7 @@ import os
 import time
 import weakref
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
@@ -62,6 +62,9 @@ class ExperimentInfo:
 
     objects: Mapping[str, Any] | None = None
     """What the markers in configs stand for; None if nobody has loaded them."""
+
+    value_names: Mapping[str, str] = field(default_factory=dict)
+    """What the display calls these objects, of those that have a name."""
 
     may_unpickle: bool = False
     """Whether this process runs or restores the experiment, so that it trusts what is pickled there."""
