@@ -51,6 +51,7 @@ def of_trial(n: int) -> list[ev.AnyEvent]:
         ev.TrialTerminated(1.0, n, 1, "r"),
         ev.TrialRequeued(1.0, n, "resume"),
         ev.Noted(1.0, n, "t"),
+        ev.UserRequested(1.0, n, "r", "note", "t"),
     ]
 
 
@@ -73,6 +74,7 @@ def test_every_kind_of_event_about_a_trial_is_known() -> None:
         ev.SearchAsked(1.0, 3),
         ev.BudgetRenewed(1.0),
         ev.Noted(1.0, -1, "t"),
+        ev.UserRequested(1.0, -1, "r", "note", "t"),
         ev.DriverStopped(1.0, "r"),
     ],
 )

@@ -21,7 +21,7 @@ import os
 import re
 import time
 from functools import cache
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from holdfast.errors import ExperimentLockedError, FencedError, StorageError, StorageFullError
 from holdfast.journal.claims import Claim, decode_claim, encode_claim, unknown_claim, with_checksum
@@ -305,11 +305,7 @@ def fenced_error(root: str, claim: Claim, *, disk: Disk = REAL_DISK) -> FencedEr
     who = "a newer driver"
     if successor is not None:
         who = f"{successor.who} (epoch {successor.claim.epoch})"
-    return FencedError(
-        f"The experiment {root} was taken over by {who}; this driver (epoch {claim.epoch}, pid {claim.pid}) must "
-        f"stop. Everything recorded before the takeover is safe; what this driver writes from now on is void. "
-        f"To inspect the experiment: `holdfast status {root}`."
-    )
+    return FencedError(place=root, successor=who, driver=f"this driver (epoch {claim.epoch}, pid {claim.pid})")
 
 
 def _directory(root: str) -> str:
@@ -401,13 +397,13 @@ def locked_error(root: str, current: Holder) -> ExperimentLockedError:
             who = f"this same process ({who})"
         since = _span(time.time() - claim.claimed_at)
         what = f"is being written by {who}, epoch {claim.epoch}, started {since} ago, {heard}"
-    facts: dict[str, Any] = {"host": claim.host, "pid": claim.pid, "age_s": current.age_s}
     return ExperimentLockedError(
-        f"The experiment {root} {what}. Nothing was changed. {silence_text(current)}Wait until it has finished, or "
-        f"stop it, or take the experiment over with Tuner.restore({root!r}, takeover=True) or "
-        f"`holdfast resume {root} --takeover`: the other driver then stops at its next write.",
-        **facts,
+        f"{what}. Nothing was changed. {silence_text(current)}".rstrip(),
+        host=claim.host,
+        pid=claim.pid,
+        age_s=current.age_s,
         dead_in_s=current.dead_in_s,
+        place=root,
     )
 
 

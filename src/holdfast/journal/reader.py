@@ -21,6 +21,7 @@ from holdfast.journal.segments import (
     BrokenChain,
     Chain,
     SegmentLink,
+    parse_name,
     read_chain,
     relative_path,
     segment_path,
@@ -151,6 +152,20 @@ def read_journal(
 def no_contents(root: str | os.PathLike[str], disk: Disk = REAL_DISK) -> JournalContents:
     """Return the contents of a journal of which nothing can be read."""
     return JournalContents(os.path.abspath(root), disk, START, Chain([], []), None)
+
+
+def bytes_behind(root: str | os.PathLike[str], position: Position | None = None) -> int:
+    """Return about how many bytes there are to read behind ``position``: for showing progress, nothing else."""
+    after = position or START
+    total = -after.offset
+    try:
+        with os.scandir(os.path.dirname(segment_path(os.path.abspath(root), "x"))) as entries:
+            for entry in entries:
+                if entry.name >= after.segment and parse_name(entry.name) is not None:
+                    total += entry.stat().st_size
+    except OSError:  # whoever reads says why
+        pass
+    return max(0, total)
 
 
 def holds_position(root: str | os.PathLike[str], position: Position, *, disk: Disk = REAL_DISK) -> bool:

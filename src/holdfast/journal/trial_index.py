@@ -1,7 +1,8 @@
 """Where in the journal each trial's records stand, so that one trial's history is read without that of the others.
 
-Owns an index in memory: sixteen bytes a record, made in one pass that decodes no report. Must never write, and must
-never keep what records say: a million reports of others are none of a reader's business.
+Owns an index in memory: twelve bytes a record, made in one pass that decodes no report. The records of one trial are a
+chain from the last one back. Must never write, and must never keep what records say: a million reports of others are
+none of a reader's business.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from itertools import count
 from holdfast.core import events as ev
 from holdfast.errors import JournalDamagedError
 from holdfast.journal.frames import FRAME_OVERHEAD, frame_end, payload_at
-from holdfast.journal.reader import Position, read_journal
+from holdfast.journal.reader import START, Position, read_journal
 from holdfast.journal.records import Events, decode_record
 from holdfast.journal.segments import relative_path, segment_path
 from holdfast.storage.local import REAL_DISK, Disk
@@ -67,13 +68,17 @@ class TrialIndex:
         self._disk = disk
         self._epoch = epoch
         self._files: list[str] = []
-        self._places: dict[int, array[int]] = {}  # place, number of the record, place, number ...
+        self._places = array("Q")  # of all records, in order
+        self._before = array("i")  # the record of the same trial before it, or -1
+        self._last = array("i")  # the last record of each trial
+        self._others: dict[int, int] = {}  # the same, of the experiment and of trials that were never created
         self._workers: dict[int, list[tuple[int, ev.WorkerJoined]]] = {}
+        self._read_to: Position | None = None
         self._fill(end)
 
     def __len__(self) -> int:
         """How many trials there are at most."""
-        return len(self._places) - (EXPERIMENT in self._places)
+        return len(self._last) + len(self._others) - (EXPERIMENT in self._others)
 
     def worker(self, number: int, seq: int) -> ev.WorkerJoined | None:
         """Who had this number when record ``seq`` was written."""
@@ -91,34 +96,67 @@ class TrialIndex:
 
     def events(self, numbers: Iterable[int]) -> Events:
         """The events of these trials, in order; ``EXPERIMENT`` adds when drivers came and left."""
-        wanted = [self._places[n] for n in numbers if n in self._places]
-        pairs = [(each[i], each[i + 1]) for each in wanted for i in range(0, len(each), 2)]
+        pairs: list[tuple[int, int]] = []
+        wanted = list(numbers)
+        for n in wanted:
+            at = self._last[n] if 0 <= n < len(self._last) else self._others.get(n, -1)
+            while at >= 0:
+                pairs.append((self._places[at], at + START.next_seq))
+                at = self._before[at]
+        pairs.reverse()
         return Events(self._root, self._records(sorted(pairs) if len(wanted) > 1 else pairs))
+
+    def advance(self, end: Position | None, epoch: int | None = None) -> None:
+        """Take in what was written since, up to ``end``, at the price of just that.
+
+        Raises:
+            FencedError: As `read_journal` does: make a new index.
+            JournalDamagedError: As `read_journal` does.
+        """
+        self._epoch = epoch
+        if end is None or self._read_to is None or end.next_seq > self._read_to.next_seq:
+            self._fill(end)
 
     # --- filling
 
     def _fill(self, end: Position | None) -> None:
         last = None if end is None else end.next_seq
-        for part in read_journal(self._root, disk=self._disk).parts():
-            place = len(self._files) * _SEGMENT + part.start
-            self._files.append(part.file)
-            places, subject = self._places, ev.subject
+        for part in read_journal(self._root, after=self._read_to, disk=self._disk).parts():
+            if not self._files or self._files[-1] != part.file:
+                self._files.append(part.file)
+            base = (len(self._files) - 1) * _SEGMENT
+            place, seq = base + part.start, part.seq - 1
+            places, before, last_of, subject = self._places, self._before, self._last, ev.subject
             for seq, payload in zip(count(part.seq), part.payloads, strict=False):
                 if seq == last:
+                    self._read_to = Position(part.file, place - base, seq)
                     return
                 n = subject(payload)
                 if n is None:
                     event = decode_record(self._root, seq, payload)
                     if self._is_later(event):
+                        self._read_to = Position(part.file, place - base, seq)
                         return
                     n = self._take(seq, event)
-                if n != _NOBODY:
-                    own = places.get(n)
-                    if own is None:
-                        own = places[n] = array("Q")
-                    own.append(place)
-                    own.append(seq)
+                if 0 <= n < len(last_of):
+                    before.append(last_of[n])
+                    last_of[n] = len(places)
+                else:
+                    before.append(self._chain(n, len(places)))
+                places.append(place)
                 place += FRAME_OVERHEAD + len(payload)
+            self._read_to = Position(part.file, place - base, seq + 1)
+
+    def _chain(self, n: int, at: int) -> int:
+        """Note the last record of a new trial, or of none; what stood there before."""
+        if n == len(self._last):
+            self._last.append(at)
+            return self._others.pop(n, -1)
+        if n == _NOBODY:
+            return -1
+        before = self._others.get(n, -1)
+        self._others[n] = at
+        return before
 
     def _is_later(self, event: ev.AnyEvent) -> bool:
         return isinstance(event, ev.EpochStarted) and self._epoch is not None and event.epoch > self._epoch

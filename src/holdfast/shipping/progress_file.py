@@ -20,6 +20,7 @@ from holdfast.storage.untrusted import read_regular
 
 FORMAT = 1
 FILE = ".holdfast/shipped.json"
+VIEW = ".view"  # how the name of a reader's copy ends that stands beside a mirror
 
 _CHUNK = 1024 * 1024
 _log = logging.getLogger("holdfast.journal")

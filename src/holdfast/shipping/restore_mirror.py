@@ -39,7 +39,7 @@ from holdfast.journal.segments import parse_name
 from holdfast.shipping import parts
 from holdfast.shipping.merging import SCRATCH_PREFIX
 from holdfast.shipping.parts import Part, PartHeader, Piece, Span
-from holdfast.shipping.progress_file import Extent, Shipped, read_note, write_note
+from holdfast.shipping.progress_file import VIEW, Extent, Shipped, read_note, write_note
 from holdfast.shipping.remote_holder import MAX_TRIES, RemoteListing, judge, look
 from holdfast.shipping.remote_tree import RemoteTree, compare, end_of, keep_own_files, sync_tree
 from holdfast.shipping.shipper import ShipStart
@@ -106,14 +106,14 @@ def restore_mirror(store: Store, root: str | os.PathLike[str], *, read_only: boo
     root = os.path.abspath(root)
     restored = _restore(store, root, keep=read_only, ask=not read_only)
     if read_only and restored.case in ("behind", "diverged"):
-        return _restore(store, root + ".view", keep=False, ask=False)
+        return _restore(store, root + VIEW, keep=False, ask=False)
     return restored
 
 
 def _restore(store: Store, root: str, *, keep: bool, ask: bool) -> RestoredMirror:
     """As `restore_mirror`; ``keep`` leaves the mirror alone, ``ask`` allows a look at the store's clock."""
     os.makedirs(root, exist_ok=True)
-    with _alone(store, root):
+    with alone(store, root):
         _sweep(root, (_WORK_PREFIX,) if keep else (_WORK_PREFIX, SCRATCH_PREFIX))
         return _try_to_restore(store, root, keep, ask)
 
@@ -367,7 +367,7 @@ def _publish(root: str) -> None:
 
 
 @contextlib.contextmanager
-def _alone(store: Store, root: str) -> Iterator[None]:
+def alone(store: Store, root: str) -> Iterator[None]:
     """Keep other processes of this machine from restoring the same mirror meanwhile."""
     fd = os.open(root, os.O_RDONLY)
     try:
