@@ -6,7 +6,8 @@ import contextlib
 from pathlib import Path
 
 from holdfast.checkpoints.commit import Committed, commit
-from holdfast.checkpoints.stage import Sealed, Stage
+from holdfast.checkpoints.stage import Stage
+from holdfast.core.observations import SealedStage
 
 FILES = {"note.txt": b"epoch 1", "optimizer/state.bin": b"o" * 5_000, "weights.bin": b"w" * 300_000}
 
@@ -46,7 +47,7 @@ class Trial:
         self.attempt = 1
         self.stage = Stage(directory, self.id, self.attempt)
 
-    def sealed(self, files: dict[str, bytes] | None = None) -> Sealed:
+    def sealed(self, files: dict[str, bytes] | None = None) -> SealedStage:
         """Stage files in place and seal them."""
         directory = write_tree(self.stage.new_directory(), FILES if files is None else files)
         return self.stage.seal(directory)

@@ -17,17 +17,13 @@ from holdfast.checkpoints.commit import Committed
 from holdfast.checkpoints.job_threads import MAX_JOBS_AT_ONCE
 from holdfast.checkpoints.jobs import (
     CheckpointJobThreads,
-    CommitDone,
-    CommitFailed,
     CommitJob,
-    DeleteDone,
-    DeleteFailed,
     DeleteJob,
+    JobFailed,
     Outcome,
-    VerifyDone,
-    VerifyFailed,
     VerifyJob,
 )
+from holdfast.core.observations import CommitEnded, DeleteEnded, VerifyEnded
 from holdfast.errors import InternalError, StorageError, StorageFullError
 
 
@@ -56,9 +52,9 @@ def test_jobs_of_a_trial_are_done_in_order(trial: Trial) -> None:
     directory = str(trial.dir / "checkpoint_000000")
     outcomes = run(keeper, first, second, DeleteJob(0, 0, directory), VerifyJob(0, 0, directory, "x"))
     saved = verify(trial.dir / "checkpoint_000001")
-    assert [type(outcome) for outcome in outcomes] == [CommitDone, CommitDone, DeleteDone, VerifyFailed]
-    assert outcomes[1] == CommitDone(0, 1, outcomes[1].digest, saved.total, 3)
-    assert outcomes[3] == VerifyFailed(0, 0, True, outcomes[3].message)
+    assert [type(outcome) for outcome in outcomes] == [CommitEnded, CommitEnded, DeleteEnded, VerifyEnded]
+    assert outcomes[1] == CommitEnded(0, 1, outcomes[1].digest, saved.total)
+    assert outcomes[3] == VerifyEnded(0, 0, ok=False, damaged=True, message=outcomes[3].message)
     assert len(wakes) == 4
     assert keeper.pending == 0
     assert keeper.drain() == []
@@ -70,8 +66,8 @@ def test_a_verification_compares_the_digest(trial: Trial) -> None:
     good, bad = run(
         CheckpointJobThreads(lambda: None), VerifyJob(0, 0, directory, done.digest), VerifyJob(0, 0, directory, "00")
     )
-    assert good == VerifyDone(0, 0)
-    assert isinstance(bad, VerifyFailed)
+    assert good == VerifyEnded(0, 0, ok=True)
+    assert isinstance(bad, VerifyEnded)
     assert bad.damaged
 
 
@@ -86,23 +82,19 @@ def test_failures_come_back_with_their_kind(trial: Trial, tmp_path: Path) -> Non
         VerifyJob(0, 2, f"{unmounted}/checkpoint_000000", "00"),
         DeleteJob(0, 3, str(tmp_path)),
     )
-    assert [(type(outcome), getattr(outcome, "damaged", None)) for outcome in outcomes] == [
-        (CommitFailed, True),
-        (CommitFailed, False),
-        (VerifyFailed, False),
-        (DeleteFailed, None),
+    assert isinstance(outcomes[0], CommitEnded)
+    assert outcomes[0].damaged
+    assert [(type(outcome), outcome.kind) for outcome in outcomes[1:]] == [
+        (JobFailed, CommitJob),
+        (JobFailed, VerifyJob),
+        (JobFailed, DeleteJob),
     ]
     assert "note.txt is missing" in outcomes[0].message
     assert "refused to delete" in outcomes[3].message
 
 
-@pytest.mark.parametrize(
-    ("error", "full"),
-    [(StorageFullError("full"), True), (StorageError("broken"), False), (MemoryError(), False), (SystemExit(3), False)],
-)
-def test_no_exception_leaves_a_thread(
-    error: BaseException, full: bool, trial: Trial, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.parametrize("error", [StorageFullError("full"), StorageError("broken"), MemoryError(), SystemExit(3)])
+def test_no_exception_leaves_a_thread(error: BaseException, trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(*args: object, **kwargs: object) -> Committed:
         raise error
 
@@ -112,7 +104,7 @@ def test_no_exception_leaves_a_thread(
         keeper.submit(commit_job(trial))
         wait_for(lambda: keeper.pending == 0)
     (outcome,) = keeper.drain()
-    assert outcome == CommitFailed(0, 0, False, full, str(error) or type(error).__name__)
+    assert outcome == JobFailed(0, 0, CommitJob, False, str(error) or type(error).__name__)
     assert run(keeper, commit_job(trial, 1))[0].index == 1
 
 
@@ -172,7 +164,7 @@ def test_one_slow_trial_does_not_hold_up_the_others(gate: Gate, trial: Trial) ->
     trial.dir.mkdir()
     keeper.submit(DeleteJob(2, 0, str(trial.dir / "checkpoint_000000")))
     wait_for(lambda: keeper.pending == 5 and gate.started == 1)
-    assert keeper.drain() == [DeleteDone(2, 0)]
+    assert keeper.drain() == [DeleteEnded(2, 0, ok=True)]
     assert gate.most == 1
     gate.open.set()
     assert [outcome.index for outcome in run(keeper)] == [0, 1, 2, 3, 4]
@@ -202,7 +194,7 @@ def test_closing_can_wait_for_what_has_begun(gate: Gate) -> None:
     assert keeper.pending == 1
     threading.Timer(0.05, gate.open.set).start()
     keeper.close(wait=False, running_s=20)
-    assert keeper.drain() == [CommitDone(0, 0, "", 0, 0)]
+    assert keeper.drain() == [CommitEnded(0, 0)]
     assert not any(thread.is_alive() for thread in keeper._threads)
 
 
@@ -213,7 +205,7 @@ def test_what_a_failed_deletion_says_names_no_place(trial: Trial, monkeypatch: p
     monkeypatch.chdir(trial.dir)
     for directory in (str(saved), saved.name):
         (refused,) = run(CheckpointJobThreads(lambda: None), DeleteJob(0, 0, directory))
-        assert isinstance(refused, DeleteFailed)
+        assert isinstance(refused, JobFailed)
         assert refused.message.startswith("refused to delete checkpoint_000000: its manifest is not a valid one")
 
     def fail(place: int, path: str, name: str) -> None:
@@ -221,7 +213,7 @@ def test_what_a_failed_deletion_says_names_no_place(trial: Trial, monkeypatch: p
 
     monkeypatch.setattr(delete_module, "_remove_manifest", fail)
     (failed,) = run(CheckpointJobThreads(lambda: None), DeleteJob(0, 0, str(saved)))
-    assert isinstance(failed, DeleteFailed)
+    assert isinstance(failed, JobFailed)
     assert failed.message.startswith(
         "deleting checkpoint_000000 failed (checkpoint_000000/note.txt): Permission denied"
     )

@@ -11,7 +11,8 @@ from checkpoint_trial import FILES, Trial, fill_disk, read_tree, write_tree
 
 from holdfast.checkpoints import copying
 from holdfast.checkpoints.checkpoint_reader import verify
-from holdfast.checkpoints.stage import Sealed, Stage, read_seal
+from holdfast.checkpoints.stage import Stage, read_seal
+from holdfast.core.observations import SealedStage
 from holdfast.errors import InvalidInputError, StorageError, StorageFullError
 
 MB = 1024 * 1024
@@ -28,7 +29,7 @@ def test_sealing_in_place_renames_so_that_later_writes_fail(trial: Trial) -> Non
     path = trial.stage.new_directory()
     (path / "a").write_bytes(b"abc")
     sealed = trial.stage.seal(path)
-    assert sealed == Sealed(path.name.replace(".stage", ".sealed"), 1, 3, False)
+    assert sealed == SealedStage(path.name.replace(".stage", ".sealed"), 1, 3, False)
     assert read_tree(trial.dir / sealed.name) == {"a": b"abc"}
     with pytest.raises(FileNotFoundError):
         (path / "b").write_bytes(b"late")
@@ -66,7 +67,7 @@ def test_a_foreign_directory_is_copied_hashed_and_left_alone(
 
     before = facts()
     sealed = trial.stage.seal(source)
-    assert sealed == Sealed(sealed.name, 3, sum(map(len, FILES.values())), True)
+    assert sealed == SealedStage(sealed.name, 3, sum(map(len, FILES.values())), True)
     assert read_tree(trial.dir / sealed.name) == FILES == read_tree(source)
     assert facts() == before
 

@@ -124,3 +124,13 @@ def test_closing_without_waiting_leaves_a_store_that_hangs_behind(store: Store) 
     store.opened.set()
     wait_for(lambda: keeper.pending == 0)
     assert store.begun == [commit(0, 0)]
+
+
+def test_more_commits_are_under_way_if_other_machines_upload(store: Store) -> None:
+    keeper = RemoteJobThreads(lambda: None, store.perform, commits_at_once=2 * MAX_JOBS_AT_ONCE)
+    for n in range(3 * MAX_JOBS_AT_ONCE):
+        keeper.submit(commit(n, 0))
+    wait_for(lambda: len(store.begun) == 2 * MAX_JOBS_AT_ONCE)
+    store.opened.set()
+    assert len(drain(keeper, 3 * MAX_JOBS_AT_ONCE)) == 3 * MAX_JOBS_AT_ONCE
+    keeper.close(False)

@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from checkpoint_trial import FILES, Trial
 
-from holdfast.checkpoints.jobs import CommitDone, CommitFailed, CommitJob
+from holdfast.checkpoints.jobs import CommitJob
 from holdfast.checkpoints.remote_checkpoints import fetch
 from holdfast.checkpoints.remote_jobs import RemoteJobPerformer
+from holdfast.core.observations import CommitEnded
 from holdfast.storage.store import Sending
 from holdfast.testing.memory_store import MemoryStore
 
@@ -48,14 +49,15 @@ def test_giving_up_a_commit_leaves_a_foreign_checkpoint_as_it_is(
     """The key is another checkpoint's, or one of a later format: its files are all that somebody has."""
     depot = RemoteJobPerformer(store, mirror)
     foreign = depot.perform(commit_job(trial))
-    assert isinstance(foreign, CommitDone)
+    assert isinstance(foreign, CommitEnded)
+    assert foreign.digest
     manifest = "trial/checkpoint_000000/_manifest.json"
     store.put(manifest, store.get(manifest) + damage)
     before = store.objects
     outcome = RemoteJobPerformer(store, mirror / "elsewhere").perform(
         CommitJob(0, 0, str(mirror / "elsewhere" / "trial"), LOST, trial.id, trial.attempt)
     )
-    assert isinstance(outcome, CommitFailed)
+    assert isinstance(outcome, CommitEnded)
     assert outcome.damaged
     assert "the store has another checkpoint at trial/checkpoint_000000" in outcome.message
     assert store.objects == before
@@ -67,7 +69,7 @@ def test_giving_up_a_commit_removes_what_was_half_uploaded_and_says_no_for_good(
     store.put("trial/checkpoint_000000/weights.bin", b"half")
     for _ in range(2):  # the second one finds the first one's word
         outcome = RemoteJobPerformer(store, mirror).perform(commit_job(trial, sealed=LOST))
-        assert isinstance(outcome, CommitFailed)
+        assert isinstance(outcome, CommitEnded)
         assert outcome.damaged
         assert list(store.objects) == ["trial/checkpoint_000000/_manifest.json"]
 
@@ -85,12 +87,12 @@ def test_a_driver_that_wakes_up_in_an_upload_that_was_given_up_leaves_nothing_be
     def stop_and_send(files: Sequence[Sending]) -> Sequence[str]:
         sent = send(files[:1])
         lost = CommitJob(0, 0, str(tmp_path / "other" / "trial"), job.sealed_name, trial.id, trial.attempt)
-        assert isinstance(elsewhere.perform(lost), CommitFailed)
+        assert elsewhere.perform(lost).damaged
         return [*sent, *send(files[1:])]
 
     store.send = stop_and_send  # type: ignore[method-assign]
     outcome = RemoteJobPerformer(store, mirror).perform(job)
-    assert isinstance(outcome, CommitFailed)
+    assert isinstance(outcome, CommitEnded)
     assert outcome.damaged
     assert "abandoned its upload" in outcome.message
     assert list(store.objects) == ["trial/checkpoint_000000/_manifest.json"]

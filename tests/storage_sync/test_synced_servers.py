@@ -27,9 +27,12 @@ def here(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(autouse=True)
-def _agents_end() -> Iterator[None]:
+def _own_agent(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """One that other tests have left knows their credentials."""
+    agents = agent_client._Agents()
+    monkeypatch.setattr(agent_client, "_agents", agents)
     yield
-    agent_client._agents.stop()
+    agents.stop()
 
 
 def epochs(result: tune.Result) -> list[int]:

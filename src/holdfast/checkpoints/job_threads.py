@@ -40,7 +40,12 @@ class JobThreads(Generic[J, R]):
     Args:
         wake: Called from one of the threads whenever ``drain`` has something to give; must not block.
         perform: Does one job; never raises.
+
+    Attributes:
+        at_once: Another maximum, for jobs that others do while the thread waits.
     """
+
+    at_once = MAX_JOBS_AT_ONCE
 
     def __init__(self, wake: Callable[[], None], perform: Callable[[J], R]) -> None:
         self._wake = wake
@@ -65,7 +70,7 @@ class JobThreads(Generic[J, R]):
                 return
             self._waiting[job.n] = deque()
             self._ready.append(job)
-            if self._idle >= len(self._ready) or len(self._threads) == MAX_JOBS_AT_ONCE:
+            if self._idle >= len(self._ready) or len(self._threads) == self.at_once:
                 self._changed.notify()
                 return
             # A daemon: a disk that never answers must not keep the driver from ending.

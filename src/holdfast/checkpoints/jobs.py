@@ -1,24 +1,26 @@
 """Commits, verifications and deletions in the background of the driver.
 
-Owns the kinds of jobs and their outcomes. Decides nothing: a failure becomes an outcome with its reason, and the
-submitter handles it.
+Owns the kinds of jobs. What comes of one is what the core observes, or a failure with its reason, which the submitter
+handles. Decides nothing.
 """
 
 from __future__ import annotations
 
 import os
+import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Union
+from typing import Any, Protocol, Union
 
 import msgspec
 
 from holdfast.checkpoints.commit import commit
 from holdfast.checkpoints.delete import delete
-from holdfast.checkpoints.job_threads import JobThreads
+from holdfast.checkpoints.job_threads import MAX_JOBS_AT_ONCE, JobThreads
 from holdfast.checkpoints.tree import refuse_links
 from holdfast.checkpoints.verified import read_through
-from holdfast.errors import CheckpointDamagedError, StorageFullError
+from holdfast.core.observations import CommitEnded, DeleteEnded, VerifyEnded
+from holdfast.errors import CheckpointDamagedError
 
 
 class CommitJob(msgspec.Struct, frozen=True):
@@ -82,49 +84,6 @@ class PruneJob(msgspec.Struct, frozen=True):
     directory: str
 
 
-class CommitDone(msgspec.Struct, frozen=True):
-    n: int
-    index: int
-    digest: str
-    bytes: int
-    files: int
-
-
-class CommitFailed(msgspec.Struct, frozen=True):
-    """Not committed: for ever (``damaged``), until there is space (``full``), or for now."""
-
-    n: int
-    index: int
-    damaged: bool
-    full: bool
-    message: str
-
-
-class VerifyDone(msgspec.Struct, frozen=True):
-    n: int
-    index: int
-
-
-class VerifyFailed(msgspec.Struct, frozen=True):
-    """Not verified: it is ``damaged``, or the storage could not be read."""
-
-    n: int
-    index: int
-    damaged: bool
-    message: str
-
-
-class DeleteDone(msgspec.Struct, frozen=True):
-    n: int
-    index: int
-
-
-class DeleteFailed(msgspec.Struct, frozen=True):
-    n: int
-    index: int
-    message: str
-
-
 class PrepareDone(msgspec.Struct, frozen=True):
     """``whole``: the local checkpoint is what was saved. Otherwise there is nothing here to make it of."""
 
@@ -143,8 +102,8 @@ class PruneDone(msgspec.Struct, frozen=True):
     index: int
 
 
-class MirrorFailed(msgspec.Struct, frozen=True):
-    """A job of this kind, in the mirror, did not succeed: for ever (``damaged``), or for now."""
+class JobFailed(msgspec.Struct, frozen=True):
+    """A job of this kind did not succeed: for now, or, in the mirror, for ever (``damaged``)."""
 
     n: int
     index: int
@@ -154,12 +113,68 @@ class MirrorFailed(msgspec.Struct, frozen=True):
 
 
 Job = Union[CommitJob, VerifyJob, DeleteJob]
-Outcome = Union[CommitDone, CommitFailed, VerifyDone, VerifyFailed, DeleteDone, DeleteFailed]
+Outcome = Union[CommitEnded, VerifyEnded, DeleteEnded, JobFailed]
+"""What the core observes of a job that has ended, for better or worse; or that it must be tried again."""
+
 
 MirrorJob = Union[PrepareJob, DiscardJob, PruneJob]
 """What an experiment in a store needs besides, on this machine alone."""
 
-MirrorOutcome = Union[PrepareDone, DiscardDone, PruneDone, MirrorFailed]
+MirrorOutcome = Union[PrepareDone, DiscardDone, PruneDone, JobFailed]
+
+
+class StageSource(Protocol):
+    """Where stages are that are not in their trial's directory yet (``engines.base.RunsElsewhere``)."""
+
+    def bring(self, trial_dir: str, sealed: str, attempt: int) -> None: ...
+
+    def drop(self, trial_dir: str, sealed: str) -> None: ...
+
+
+class KnownStages(StageSource, Protocol):
+    """The same, and says which stages those are."""
+
+    def is_elsewhere(self, trial_dir: str, sealed: str) -> bool: ...
+
+
+def bringing(
+    source: StageSource | None, perform: Callable[[Any], Any], there: Callable[[Any], Any] = lambda job: None
+) -> Callable[[Any], Any]:
+    """``perform``, but stages are brought to this machine before they are committed.
+
+    Args:
+        source: Where they are.
+        perform: Does a job here; never raises.
+        there: Does a job where the stage is; None if it has to be done here. Never raises.
+    """
+    if source is None:
+        return perform
+    few = threading.BoundedSemaphore(MAX_JOBS_AT_ONCE)  # of those that this machine does itself
+
+    def bring_or_not(job: Any) -> Any:
+        outcome = there(job)
+        if outcome is not None:
+            return outcome
+        if not isinstance(job, CommitJob):
+            return bring_and_perform(job)
+        with few:
+            return bring_and_perform(job)
+
+    def bring_and_perform(job: Any) -> Any:
+        try:
+            if isinstance(job, CommitJob | PrepareJob):
+                source.bring(os.path.basename(job.trial_dir), job.sealed_name, job.attempt)
+            elif isinstance(job, DeleteJob | DiscardJob) and job.stage:
+                trial_dir, sealed = os.path.split(job.stage)
+                source.drop(os.path.basename(trial_dir), sealed)
+        except BaseException as error:
+            if isinstance(job, PrepareJob | DiscardJob):
+                damaged = isinstance(error, CheckpointDamagedError)
+                return JobFailed(job.n, job.index, type(job), damaged, reason_of(error))
+            return failed(job, error)
+        return perform(job)
+
+    return bring_or_not
 
 
 def perform(job: Job, *, sync: bool = True) -> Outcome:
@@ -176,15 +191,15 @@ def perform(job: Job, *, sync: bool = True) -> Outcome:
                 sync=sync,
                 reread=job.inherited,
             )
-            return CommitDone(job.n, job.index, done.digest, done.bytes, done.files)
+            return CommitEnded(job.n, job.index, done.digest, done.bytes)
         if isinstance(job, VerifyJob):
             trial_dir, name = os.path.split(os.path.abspath(job.directory))
             top, folder = os.path.split(trial_dir)
             refuse_links(top, f"{folder}/{name}")
             read_through(job.directory, job.digest)
-            return VerifyDone(job.n, job.index)
+            return VerifyEnded(job.n, job.index, ok=True)
         delete_local(job)
-        return DeleteDone(job.n, job.index)
+        return DeleteEnded(job.n, job.index, ok=True)
     except BaseException as error:
         return failed(job, error)
 
@@ -198,14 +213,14 @@ def delete_local(job: DeleteJob | DiscardJob) -> None:
 
 def failed(job: Job, error: BaseException) -> Outcome:
     """The outcome of a job that ended with an exception."""
-    damaged = isinstance(error, CheckpointDamagedError)
     message = reason_of(error)
-    if isinstance(job, CommitJob):
-        return CommitFailed(job.n, job.index, damaged, isinstance(error, StorageFullError), message)
-    if isinstance(job, VerifyJob):
-        return VerifyFailed(job.n, job.index, damaged, message)
-    # This one is journaled too, once it was tried often enough.
-    return DeleteFailed(job.n, job.index, message.replace(os.path.dirname(os.path.abspath(job.directory)) + "/", ""))
+    if isinstance(job, DeleteJob):  # it is journaled too, once it was tried often enough
+        message = message.replace(os.path.dirname(os.path.abspath(job.directory)) + "/", "")
+    elif isinstance(error, CheckpointDamagedError):
+        if isinstance(job, CommitJob):
+            return CommitEnded(job.n, job.index, damaged=True, message=message)
+        return VerifyEnded(job.n, job.index, ok=False, damaged=True, message=message)
+    return JobFailed(job.n, job.index, type(job), False, message)
 
 
 def reason_of(error: BaseException) -> str:

@@ -9,18 +9,21 @@ or a denial for damage.
     O1  files uploaded, their hashes compared with the manifest while they are read
     O2  sizes compared with the store's listing
     O3  manifest created                   <- from here on the checkpoint exists in the store
+
+O1 is done by this machine, or by the one that has the stage (``stage_sending``); the rest always by the driver.
 """
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from pathlib import Path
 from typing import NoReturn
 
 from holdfast.checkpoints import names
 from holdfast.checkpoints.checkpoint_reader import quarantine
 from holdfast.checkpoints.commit import Committed
-from holdfast.checkpoints.manifest import ALGORITHM, BadManifest, Manifest, decode, digest
+from holdfast.checkpoints.manifest import ALGORITHM, BadManifest, Manifest, decode, digest, encode
 from holdfast.checkpoints.syscalls import rename_noreplace
 from holdfast.checkpoints.tree import remove_quietly, storage_error
 from holdfast.checkpoints.verified import read_through
@@ -53,21 +56,56 @@ def upload(store: Store, directory: Path, key: str) -> Committed:
         _damaged(directory, f"its manifest is damaged: {error}")
     found = _get(store, f"{key}/{names.MANIFEST}")
     if found is None:
-        incomplete = _send_files(store, directory, key, manifest)
-        crashpoint("O3.before")
-        if incomplete:  # perhaps because somebody removes the files while we send them
-            found = _get(store, f"{key}/{names.MANIFEST}")
-            if found is None:
-                raise StorageError(incomplete)
-        else:
-            found = create_once(store, f"{key}/{names.MANIFEST}", data)
+        _send_files(store, directory, key, manifest)
+        found = _create_manifest(store, key, manifest, data)
     if found is not None and found.startswith(_GIVEN_UP):
-        _delete_files(store, key)  # what we have sent since: nobody else will look for it
-        _damaged(directory, "another driver has taken over and abandoned its upload")
+        _abandoned(store, key, directory)
     if found is not None and found != data:
         _damaged(directory, f"the store has another checkpoint at {key}")
     crashpoint("O3.after")
     return Committed(digest(manifest), manifest.total, len(manifest.files))
+
+
+def publish(store: Store, key: str, stage: str, send: Callable[[], Manifest]) -> Committed:
+    """The same as ``upload`` for a stage that is not on this machine: another one sends its files.
+
+    Args:
+        store: Where to.
+        key: The checkpoint's name in the store.
+        stage: What it is made of.
+        send: Has the files sent; returns their manifest. Not called if the checkpoint is there.
+
+    Raises:
+        CheckpointDamagedError: The key is another checkpoint's, or was given up.
+        StorageError: The store refuses or does not answer. Calling again later may work.
+    """
+    found = _get(store, f"{key}/{names.MANIFEST}")
+    if found is None:
+        manifest = send()
+        data = encode(manifest)
+        found = _create_manifest(store, key, manifest, data) or data
+    if found.startswith(_GIVEN_UP):
+        _abandoned(store, key, Path(key))
+    made = _made_of(stage, found) or _damaged(Path(key), f"the store has another checkpoint at {key}")
+    crashpoint("O3.after")
+    return made
+
+
+def _create_manifest(store: Store, key: str, manifest: Manifest, data: bytes) -> bytes | None:
+    """Create the manifest, after all its files are there; returns the one that was there before, if one was."""
+    incomplete = _lacks(store, key, manifest)
+    crashpoint("O3.before")
+    if not incomplete:
+        return create_once(store, f"{key}/{names.MANIFEST}", data)
+    found = _get(store, f"{key}/{names.MANIFEST}")
+    if found is None:  # else somebody removes the files while we send them
+        raise StorageError(incomplete)
+    return found
+
+
+def _abandoned(store: Store, key: str, path: Path) -> NoReturn:
+    _delete_files(store, key)  # what was sent since: nobody else will look for it
+    _damaged(path, "another driver has taken over and abandoned its upload")
 
 
 def find_uploaded(store: Store, key: str, stage: str) -> Committed | None:
@@ -159,6 +197,17 @@ def ensure_local(store: Store, key: str, directory: Path, *, expect_digest: str)
     fetch(store, key, directory, expect_digest=expect_digest)
 
 
+def check_remote(store: Store, key: str, directory: Path, *, expect_digest: str) -> None:
+    """See whether a checkpoint is complete in the store, by names and sizes; whoever fetches it, reads it.
+
+    Raises as ``fetch`` does.
+    """
+    manifest = _checked(_remote_manifest(store, key, directory), key, directory, expect_digest)
+    lacks = _lacks(store, key, manifest)
+    if lacks:
+        _damaged(directory, lacks)
+
+
 def delete_remote(store: Store, key: str) -> None:
     """Delete a checkpoint from the store, or what is left of one. May be repeated.
 
@@ -178,8 +227,7 @@ def _local_manifest(directory: Path) -> bytes:
         raise storage_error(error, f"reading the checkpoint {directory}") from error
 
 
-def _send_files(store: Store, directory: Path, key: str, manifest: Manifest) -> str:
-    """Send the files; returns what the store lacks of them afterwards, "" if nothing."""
+def _send_files(store: Store, directory: Path, key: str, manifest: Manifest) -> None:
     files = [Sending(f"{directory}/{entry.path}", f"{key}/{entry.path}") for entry in manifest.files]
     metadata = directory / names.METADATA
     if metadata.is_file():
@@ -195,6 +243,10 @@ def _send_files(store: Store, directory: Path, key: str, manifest: Manifest) -> 
         for entry, found in zip(manifest.files, hashes, strict=False):
             if found != entry.hash:
                 _damaged(directory, f"the content of {entry.path} is not what was saved")
+
+
+def _lacks(store: Store, key: str, manifest: Manifest) -> str:
+    """What the store lacks of the files that were sent; "" if nothing."""
     sizes = {stat.key: stat.size for stat in store.list(f"{key}/")}
     for entry in manifest.files:
         if sizes.get(f"{key}/{entry.path}") != entry.size:

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable
 from typing import Union
 
-from holdfast.checkpoints.job_threads import JobThreads
+from holdfast.checkpoints.job_threads import MAX_JOBS_AT_ONCE, JobThreads
 from holdfast.checkpoints.jobs import CommitJob, DeleteJob, Job, MirrorJob, MirrorOutcome, Outcome, VerifyJob
 from holdfast.errors import InternalError
 
@@ -36,10 +36,15 @@ class RemoteJobThreads:
         wake: Called from another thread whenever ``drain`` has something to give; must not block.
         perform: Does one job; never raises.
         lane: Makes the threads of one lane.
+        commits_at_once: How many commits may be under way; more if other machines upload.
     """
 
     def __init__(
-        self, wake: Callable[[], None], perform: Callable[[AnyJob], AnyOutcome], lane: MakeLane = JobThreads
+        self,
+        wake: Callable[[], None],
+        perform: Callable[[AnyJob], AnyOutcome],
+        lane: MakeLane = JobThreads,
+        commits_at_once: int = MAX_JOBS_AT_ONCE,
     ) -> None:
         self._wake = wake
         self._news = threading.Event()
@@ -47,6 +52,7 @@ class RemoteJobThreads:
         self._there: dict[type, JobThreads[AnyJob, AnyOutcome]] = {
             kind: lane(self._ended, perform) for kind in _NETWORK
         }
+        self._there[CommitJob].at_once = commits_at_once
         self._at_work: dict[tuple[int, int], AnyJob] = {}  # of each checkpoint, what a lane has
         self._held: dict[tuple[int, int], deque[AnyJob]] = {}  # and what comes after it
         self._outcomes: list[AnyOutcome] = []

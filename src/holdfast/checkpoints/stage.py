@@ -24,18 +24,10 @@ from holdfast.checkpoints.copying import copy_tree
 from holdfast.checkpoints.manifest import ALGORITHM, BadManifest, FileEntry, decode, open_json, seal_json
 from holdfast.checkpoints.metadata import seal_metadata
 from holdfast.checkpoints.tree import TreeListing, read_own_file, remove_quietly, scan, storage_error
+from holdfast.core.observations import SealedStage
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.space.naming import is_inside
 from holdfast.storage.crashpoint import crashpoint
-
-
-class Sealed(msgspec.Struct, array_like=True, frozen=True, gc=False):
-    """A stage that is ready to be committed: its directory beside the target, and what is in it."""
-
-    name: str
-    files: int
-    bytes: int
-    hashed: bool
 
 
 class SealedFile(msgspec.Struct, array_like=True, frozen=True):
@@ -87,7 +79,7 @@ class Stage:
         crashpoint("L0.after")
         return Path(path)
 
-    def seal(self, path: str | os.PathLike[str], hashes: Mapping[str, str] | None = None) -> Sealed:
+    def seal(self, path: str | os.PathLike[str], hashes: Mapping[str, str] | None = None) -> SealedStage:
         """Make what is in ``path`` now ready to be committed.
 
         A directory from ``new_directory`` is renamed: further writes by its path fail. Any other directory is copied
@@ -108,11 +100,11 @@ class Stage:
         """
         return self._seal(path, move=True, hashes=hashes or {})
 
-    def seal_copy(self, path: str | os.PathLike[str]) -> Sealed:
+    def seal_copy(self, path: str | os.PathLike[str]) -> SealedStage:
         """The same, but a directory from ``new_directory`` is copied, too, and stays as it is."""
         return self._seal(path, move=False, hashes={})
 
-    def _seal(self, path: str | os.PathLike[str], *, move: bool, hashes: Mapping[str, str]) -> Sealed:
+    def _seal(self, path: str | os.PathLike[str], *, move: bool, hashes: Mapping[str, str]) -> SealedStage:
         source = os.path.realpath(path)
         parent, name = os.path.split(source)
         ours = move and parent == os.path.realpath(self._dir) and names.is_stage(name, self._attempt)
@@ -156,7 +148,7 @@ class Stage:
                 "are stored. Write the checkpoint's files into a sub-directory or a temporary directory instead."
             )
 
-    def _seal_in_place(self, source: str, listing: TreeListing, hashes: Mapping[str, str]) -> Sealed:
+    def _seal_in_place(self, source: str, listing: TreeListing, hashes: Mapping[str, str]) -> SealedStage:
         _check_names(source, listing)
         if names.MANIFEST in listing.files:
             os.unlink(f"{source}/{names.MANIFEST}")
@@ -167,7 +159,7 @@ class Stage:
         )
         return self._close(source, files)
 
-    def _seal_copy(self, source: str, given: str) -> Sealed:
+    def _seal_copy(self, source: str, given: str) -> SealedStage:
         listing = scan(source, follow=True)
         for rel, what in listing.odd.items():
             raise InvalidInputError(
@@ -185,7 +177,7 @@ class Stage:
             remove_quietly([target])
             raise
 
-    def _close(self, stage: str, files: tuple[SealedFile, ...]) -> Sealed:
+    def _close(self, stage: str, files: tuple[SealedFile, ...]) -> SealedStage:
         if os.path.exists(f"{stage}/{names.METADATA}"):
             seal_metadata(stage)
         write_seal(stage, StageSeal(trial=self._trial_id, attempt=self._attempt, files=files))
@@ -194,7 +186,7 @@ class Stage:
         os.rename(stage, f"{self._dir}/{name}")
         crashpoint("L1.sealed")
         total = sum(file.size for file in files)
-        return Sealed(name, len(files), total, all(file.hash for file in files))
+        return SealedStage(name, len(files), total, all(file.hash for file in files))
 
 
 def write_seal(directory: str, seal: StageSeal) -> None:

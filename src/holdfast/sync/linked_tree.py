@@ -173,7 +173,7 @@ class MomentCopy:
                     seen.add(f"{folder}/{rel}")
                     self._copy(f"{folder}/{rel}", path)
         for rel, path in list(_files_below(self._source)):
-            if rel not in seen and not rel.startswith(("snapshots/", "journal/")):
+            if rel not in seen and not rel.startswith(("snapshots/", "journal/", "requests/")):
                 seen.add(rel)
                 self._copy(rel, path)
         for rel, path in list(_files_below(self._target, temporary=True)):
