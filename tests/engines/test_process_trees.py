@@ -17,7 +17,7 @@ from engine_harness import HERE, LocalDriver, check_buried, gone, open_fds, wait
 
 from holdfast.core.events import Cause
 from holdfast.core.observations import Died, Joined, Returned
-from holdfast.engines import process_tree, worker_pool
+from holdfast.engines import process_tree, worker_links
 from holdfast.trainable.worker_messages import Decision
 
 Drive = Callable[..., LocalDriver]
@@ -109,7 +109,7 @@ def test_close_ends_everything_and_leaves_no_zombie(drive: Drive, new_children: 
 def test_close_with_grace_lets_trials_end_themselves(
     drive: Drive, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "TERM_S", 0.01)
+    monkeypatch.setattr(worker_links, "TERM_S", 0.01)
     driver = drive()
     code = """
         def tidy(*_):

@@ -9,7 +9,7 @@ import pytest
 from engine_harness import LocalDriver, check_buried, gone
 
 from holdfast.core.observations import Died, Raised, Returned, Stopped
-from holdfast.engines import worker_pool
+from holdfast.engines import worker_links
 from holdfast.trainable.worker_messages import Decision
 
 Drive = Callable[..., LocalDriver]
@@ -91,7 +91,7 @@ def test_max_trials_per_worker_is_kept(drive: Drive) -> None:
 def test_a_worker_whose_halt_needed_a_signal_is_replaced_although_it_unwound(
     drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "TERM_S", 60.0)
+    monkeypatch.setattr(worker_links, "TERM_S", 60.0)
     driver = drive()
     code = """
         def raise_stop(*_):
@@ -111,7 +111,7 @@ def test_a_worker_whose_halt_needed_a_signal_is_replaced_although_it_unwound(
 def test_a_worker_that_ignores_everything_is_killed_after_its_grace(
     drive: Drive, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worker_pool, "TERM_S", 0.05)
+    monkeypatch.setattr(worker_links, "TERM_S", 0.05)
     driver = drive()
     driver.code(0, "signal.signal(signal.SIGTERM, signal.SIG_IGN)\nreport()\nos.execvp('sleep', ['sleep', '1000'])")
     driver.metrics(0)
@@ -121,7 +121,7 @@ def test_a_worker_that_ignores_everything_is_killed_after_its_grace(
 
 
 def test_exit_functions_of_user_code_run_when_a_worker_retires(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "EXIT_S", 60.0)
+    monkeypatch.setattr(worker_links, "EXIT_S", 60.0)
     driver = drive(max_trials_per_worker=1)
     code = "report()\nimport atexit\natexit.register(lambda: os.write(1, b'tidied up\\n'))"
     driver.ran(0, code)
@@ -129,7 +129,7 @@ def test_exit_functions_of_user_code_run_when_a_worker_retires(drive: Drive, mon
 
 
 def test_a_worker_that_does_not_leave_is_killed(drive: Drive, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(worker_pool, "EXIT_S", 0.05)
+    monkeypatch.setattr(worker_links, "EXIT_S", 0.05)
     driver = drive(max_trials_per_worker=1)
     driver.code(0, "report()\nimport atexit\natexit.register(time.sleep, 1000)")
     assert isinstance(driver.end_of(0), Returned)

@@ -155,3 +155,32 @@ def test_objects_are_loaded_one_by_one_and_anew(tmp_path) -> None:
         objects["c"]
     with pytest.raises(NotSerializableError, match="'data/1' of the search space is not serializable"):
         dump_objects({"data/1": LOCK})
+
+
+def test_values_of_modules_that_are_not_installed_can_be_loaded_where_those_are_missing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "beside").mkdir()
+    (tmp_path / "beside" / "colours_beside.py").write_text(
+        "import enum\nclass Colour(enum.Enum):\n    RED = 1\ndef is_red(value):\n    return value is Colour.RED\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path / "beside")
+    import colours_beside  # type: ignore[import-not-found]
+
+    file, code = tmp_path / "values.pkl", tmp_path / "trainable.pkl"
+    file.write_bytes(dump_objects({"a": colours_beside.Colour.RED, "b": b"plain"}))
+    stored = load_objects(file)
+    assert stored["a"] is colours_beside.Colour.RED  # a machine that has the module imports it
+    file.write_bytes(stored.dump_by_value())
+    with pickling.by_value():
+        code.write_bytes(dump_trainable(colours_beside.is_red))
+    script = (
+        "import sys; from pathlib import Path\n"
+        "from holdfast.trainable.pickling import load_objects, load_trainable\n"
+        "values, is_red = load_objects(sys.argv[1]), load_trainable(Path(sys.argv[2]).read_bytes())\n"
+        "print(is_red(values['a']), values['b'], 'colours_beside' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(file), str(code)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout == "True b'plain' False\n"

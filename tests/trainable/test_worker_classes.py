@@ -221,7 +221,7 @@ def test_a_saved_checkpoint_names_the_report_that_it_belongs_to_however_often_it
     assert saved_state(worker, messages[4].sealed.name) == {"x": 2}
 
 
-def test_a_class_that_cannot_save_says_so_instead_of_failing(driver: Start, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_class_that_cannot_save_says_so_once_instead_of_failing(driver: Start) -> None:
     class Forgetful(Trainable):
         def step(self) -> dict[str, Any]:
             return {"a": 1, "done": self.iteration == 2}
@@ -231,7 +231,9 @@ def test_a_class_that_cannot_save_says_so_instead_of_failing(driver: Start, capl
     messages = worker.play(stop_at=1, go="go", save=True)
     assert kinds(messages) == ["Report", "Saved", "Report", "Report", "Returned"]
     assert messages[1] == Saved(0, 1, 7, None, 1)
-    assert sum("does not implement save_checkpoint" in text for text in caplog.messages) == 1
+    (hint,) = worker.hints
+    assert f"{__file__}:" in hint
+    assert "Forgetful does not implement save_checkpoint(), so its trials start from scratch" in hint
 
 
 def test_a_frequency_without_save_checkpoint_is_an_error(driver: Start) -> None:

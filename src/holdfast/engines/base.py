@@ -6,7 +6,7 @@ observations. It never raises for an outside failure; it reports it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, runtime_checkable
 
 from holdfast.core.observations import Observation
@@ -39,6 +39,39 @@ class Engine(Protocol):
 
     def close(self, grace_s: float = 0.0) -> None:
         """End everything that was started, including what trials started. Returns when all of it is gone."""
+
+
+@runtime_checkable
+class RunsElsewhere(Protocol):
+    """An engine whose workers may be on other machines: what they write is not on this one.
+
+    So nothing that only a worker's disk has is accepted (I1), and a stage is brought here before it is committed.
+    """
+
+    def bring(self, trial_dir: str, sealed: str, attempt: int) -> None:
+        """Bring a sealed stage to the trial's directory here, if another machine has it. From any thread.
+
+        Raises:
+            CheckpointDamagedError: The machine that had it was lost.
+            StorageError: Not now.
+        """
+
+    def drop(self, trial_dir: str, sealed: str) -> None:
+        """A stage is not wanted any more. From any thread."""
+
+    def is_elsewhere(self, trial_dir: str, sealed: str) -> bool:
+        """Whether another machine has this stage, and it was neither brought nor dropped. From any thread."""
+
+    def check_request(self, request: Mapping[str, float], bundles: Sequence[Mapping[str, float]]) -> None:
+        """Raise ``InvalidInputError`` if no machine can ever give this. Once it is open."""
+
+
+@runtime_checkable
+class MakesAttemptsWait(Protocol):
+    """An engine whose attempts may wait for a worker; a trial cannot report before it has one."""
+
+    def is_waiting(self, n: int, attempt: int) -> bool:
+        """Whether an attempt that was launched has not begun: it waits for room, for a worker or for its files."""
 
 
 @runtime_checkable

@@ -21,24 +21,23 @@ from typing import Protocol
 import msgspec
 
 from holdfast.core.events import Cause
-from holdfast.core.observations import Capacity, Died, Joined, Observation, Raised, Report, Returned, Stopped
+from holdfast.core.observations import Capacity, Died, Joined
 from holdfast.engines.capacity import capacity
 from holdfast.engines.exits import cause_of_failed_start
 from holdfast.engines.gpu import GpuPool, visible_gpus
-from holdfast.engines.nanny_messages import Hello, Unclean, WorkerWord, decode_word
+from holdfast.engines.nanny_messages import Hello
 from holdfast.engines.nanny_process import NannyProcess
 from holdfast.engines.output_bounds import OutputBounds
 from holdfast.engines.worker import DEFAULT_RUNNER
+from holdfast.engines.worker_engine import WorkerEngine
 from holdfast.engines.worker_handle import AttemptEnd, WorkerHandle
 from holdfast.engines.worker_pool import WorkerPool
 from holdfast.errors import InternalError, TuneError
 from holdfast.storage import trial_logs
-from holdfast.trainable.worker_messages import Decision, Run, SaveRequest, Setup, frame
+from holdfast.trainable.worker_messages import Run, Setup, frame
 
 CLOSE_EXIT_S = 0.5
 """How long idle workers may take to leave when the engine closes without grace."""
-
-_SAVE_SOON = frame(SaveRequest())
 
 _log = logging.getLogger(__name__)
 
@@ -62,7 +61,7 @@ class LocalSettings(Protocol):
     def max_trials_per_worker(self) -> int | None: ...
 
 
-class LocalProcessEngine:
+class LocalProcessEngine(WorkerEngine):
     """Runs attempts in processes on this machine (``engines.base.Engine``).
 
     Args:
@@ -72,21 +71,17 @@ class LocalProcessEngine:
     """
 
     def __init__(self, settings: LocalSettings, *, log_dir: Path, runner: str = DEFAULT_RUNNER) -> None:
+        super().__init__()
         self._settings = settings
         self._log_dir = Path(log_dir)
         self._runner = runner
         self._owner = os.getpid()
         self._pool: WorkerPool | None = None
-        self._setup: Setup | None = None
         self._host, self._ip = "", ""
-        self._attempts: dict[tuple[int, int], WorkerHandle] = {}
-        self._idle: list[WorkerHandle] = []
-        self._launched: dict[int, int] = {}  # n -> its newest attempt
         self._moved: set[tuple[int, int]] = set()  # attempts that got a second worker
         self._waiting: deque[Run] = deque()  # for GPUs that are not free yet
         self._gpus = GpuPool({})
         self._clearing: dict[int, tuple[str, ...]] = {}  # idle processes that are being killed, and the GPUs they hold
-        self._ready: list[Observation] = []
         self._bounds: OutputBounds | None = None
 
     # --- the protocol
@@ -103,7 +98,7 @@ class LocalProcessEngine:
             self._log_dir.mkdir(parents=True, exist_ok=True)
             trial_logs.settle_all(str(self._log_dir), limit_bytes)  # of a driver that was killed with its workers
             # The pool must not keep this object alive: whoever drops an engine has it closed.
-            self._pool = WorkerPool(weakref.proxy(self), self._log_dir, setup.worker, limit_bytes)
+            self._links = self._pool = WorkerPool(weakref.proxy(self), self._log_dir, setup.worker, limit_bytes)
             self._pool.begin(
                 partial(
                     NannyProcess,
@@ -144,52 +139,9 @@ class LocalProcessEngine:
         else:
             self._place(run, (), 0.0)
 
-    def reply(self, n: int, attempt: int, decision: Decision) -> None:
-        """One send; what the socket does not take at once is sent by ``poll``."""
-        worker = self._attempts.get((n, attempt))
-        if worker is not None and self._pool is not None:
-            self._pool.send(worker, frame(decision))
-
-    def save_soon(self, n: int, attempt: int) -> None:
-        """See ``reply``."""
-        worker = self._attempts.get((n, attempt))
-        if worker is not None and self._pool is not None:
-            worker.run = None
-            self._pool.send(worker, _SAVE_SOON)
-
-    def halt(self, n: int, attempt: int, grace_s: float) -> None:
-        """End the attempt. A worker that unwinds within ``grace_s`` stays warm; one that needs a signal does not."""
-        worker = self._attempts.get((n, attempt))
-        if worker is None or self._pool is None:
-            self._give_up_waiting(n, attempt)
-        elif worker.held is not None:
-            return
-        elif grace_s > 0:
-            self._pool.arm(worker, grace_s, self._pool.terminate)
-        else:
-            self._pool.kill(worker)
-
-    def poll(self, timeout_s: float) -> Sequence[Observation]:
-        """What happened, in the order in which it did for each worker."""
-        if self._pool is None:
-            return []
-        self._pool.turn(0.0 if self._ready else timeout_s)
-        ready, self._ready = self._ready, []
-        return ready
-
-    def output_files(self) -> dict[tuple[int, int], list[tuple[str, int]]]:
-        """Files that attempts print to, by (n, attempt), and where the output of each begins. From any thread."""
-        return {key: worker.output_files() for key, worker in list(self._attempts.items())}
-
-    def wake(self) -> None:
-        """Make ``poll`` return soon; does nothing once closed."""
-        pool = self._pool
-        if pool is not None:
-            pool.wake()
-
     def close(self, grace_s: float = 0.0) -> None:
         """Idle workers leave by themselves, the others get SIGTERM if there is grace; then all is killed."""
-        pool, self._pool = self._pool, None
+        pool, self._pool, self._links = self._pool, None, None
         if pool is None:
             return
         if self._owner != os.getpid():
@@ -272,57 +224,18 @@ class LocalProcessEngine:
 
     # --- what the pool tells
 
-    def hear(self, worker: WorkerHandle, payloads: list[bytes]) -> None:
-        """Part of ``PoolListener``."""
-        for payload in payloads:
-            message: WorkerWord = decode_word(payload)
-            if type(message) is Report and worker.held is None:
-                worker.run = None
-                self._ready.append(message)
-            else:
-                self._hear_other(worker, message)
-
-    def _hear_other(self, worker: WorkerHandle, message: WorkerWord) -> None:
-        if isinstance(message, Returned | Stopped | Raised):
-            self._attempt_ended(worker, message)
-        elif isinstance(message, Hello):
-            if self._pool is not None:
-                self._pool.losses = 0
-            self._ready.append(Joined(message.worker, self._host, self._ip, message.pid))
-        elif isinstance(message, Unclean):
-            worker.run = None
-            worker.unclean = message.what
-            _log.debug("Worker %d is replaced: its trial left %s", worker.number, message.what)
-        elif worker.held is None:
-            worker.run = None
-            self._ready.append(message)
-
-    def _attempt_ended(self, worker: WorkerHandle, message: AttemptEnd) -> None:
-        if worker.held is not None or worker.key != (message.n, message.attempt):
-            return  # an attempt ends once
-        worker.trials += 1
-        if worker.cut or self._pool is None:
-            worker.held = message
-        elif self._must_retire(worker, message):
-            worker.held = message
-            self._pool.retire(worker)
-        else:
-            self._pool.disarm(worker)
-            self._ready.append(message)
-            self._release(worker)
-            self._idle.append(worker)
-            self._launch_waiting()
+    def _joined(self, hello: Hello) -> None:
+        if self._pool is not None:
+            self._pool.losses = 0
+        self._ready.append(Joined(hello.worker, self._host, self._ip, hello.pid))
 
     def _must_retire(self, worker: WorkerHandle, message: AttemptEnd) -> bool:
         assert self._setup is not None
         limit = self._settings.max_trials_per_worker or 0
         return (
-            isinstance(message, Raised)
-            or bool(worker.unclean)
-            or worker.halted
+            super()._must_retire(worker, message)
             or 0 < limit <= worker.trials
             or (bool(worker.gpus) and not self._setup.reuse_instances)
-            or self._setup.own_processes
         )
 
     def gone(self, worker: WorkerHandle, cause: str, detail: str) -> None:

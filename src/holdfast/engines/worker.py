@@ -19,7 +19,7 @@ import sys
 import threading
 import traceback
 from collections.abc import Callable
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import msgspec
 
@@ -51,6 +51,16 @@ _OWN_THREADS = "holdfast"
 _CRASHED = 70  # EX_SOFTWARE: our runner raised; the traceback is in the log
 
 
+class Log(Protocol):
+    """Where a worker prints."""
+
+    limit: int | None
+
+    def begin(self, trial_id: str, attempt: int) -> None: ...
+
+    def end(self) -> None: ...
+
+
 class SocketChannel:
     """The worker's end of the wire (``messages.Channel``).
 
@@ -58,7 +68,7 @@ class SocketChannel:
     what is left when it has run.
     """
 
-    def __init__(self, sock: socket.socket, worker: int, log: AttemptLog) -> None:
+    def __init__(self, sock: socket.socket, worker: int, log: Log) -> None:
         self._socket = sock
         self._worker = worker
         self._log = log

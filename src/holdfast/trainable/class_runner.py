@@ -107,7 +107,6 @@ class _Attempt:
         self._session = session
         self._setup = session.setup
         self._warned: set[str] = set()
-        self._told_cannot_save = False
 
     def run(self) -> bool:
         while True:
@@ -163,13 +162,10 @@ class _Attempt:
         """A class without ``save_checkpoint`` can be trained; it cannot be continued."""
         if type(self._instance).can_save():
             return True
-        if not self._told_cannot_save:
-            self._told_cannot_save = True
-            log.warning(
-                "%s does not implement save_checkpoint(), so its trials start from scratch whenever they are "
-                "interrupted.",
-                type(self._instance).__name__,
-            )
+        self._tell(
+            f"{type(self._instance).__name__} does not implement save_checkpoint(), so its trials start from scratch "
+            "whenever they are paused or interrupted."
+        )
         return False
 
     def _metrics(self, result: dict[str, Any]) -> dict[str, Any]:

@@ -44,12 +44,12 @@ def error_facts(error: BaseException, original: str = "") -> ErrorFacts:
         location = _location(story.stack)
         if not drop_our_frames(story) or Environment.read().full_tracebacks:
             story = traceback.TracebackException.from_exception(error, compact=True)
-        text = "".join(story.format()) + (f"\n{hint}\n" if hint else "")
+        text = _middle_cut("".join(story.format()) + (f"\n{hint}\n" if hint else ""), MAX_TRACEBACK_CHARS)
     except BaseException as trouble:
         # Memory may be exhausted, or the exception is itself broken; the type alone is still worth sending.
         return ErrorFacts(kind, message_of(error), "", f"{kind} (no traceback: {type(trouble).__name__})")
     message = f"{message_of(error)}. {hint}" if hint else message_of(error)
-    return ErrorFacts(kind, message, encodable(location), encodable(_middle_cut(text)), kinds=kinds)
+    return ErrorFacts(kind, message, encodable(location), encodable(text), kinds=kinds)
 
 
 def _kinds(error: BaseException) -> tuple[str, ...]:
@@ -73,8 +73,8 @@ def missing_file_hint(error: BaseException, original: str) -> str:
             if not os.path.isabs(name) and os.path.exists(os.path.join(original, name)):
                 return encodable(
                     f"{name!r} exists in {original}, where fit() was called, but a trial runs in a directory of its "
-                    f"own. Write os.path.join(os.environ['TUNE_ORIG_WORKING_DIR'], {name!r}), use an absolute path, or "
-                    "set HOLDFAST_CHDIR_TO_TRIAL_DIR=0 to let trials run where fit() is called."
+                    "own. Use an absolute path, prepend os.environ['TUNE_ORIG_WORKING_DIR'], or set "
+                    "HOLDFAST_CHDIR_TO_TRIAL_DIR=0 to let trials run where fit() is called."
                 )
     except BaseException:  # user exceptions may be as broken as they like
         return ""
@@ -176,8 +176,7 @@ def message_of(error: BaseException) -> str:
     """The exception's text, of a length that fits into a message."""
     if isinstance(error, SystemExit):
         return f"the trainable called sys.exit({_text(error)})"
-    text = _text(error)
-    return text if len(text) <= MAX_MESSAGE_CHARS else text[:MAX_MESSAGE_CHARS] + "..."
+    return _middle_cut(_text(error), MAX_MESSAGE_CHARS)
 
 
 def _text(error: BaseException) -> str:
@@ -187,10 +186,10 @@ def _text(error: BaseException) -> str:
         return f"(its message cannot be shown: {type(trouble).__name__})"
 
 
-def _middle_cut(text: str) -> str:
-    if len(text) <= MAX_TRACEBACK_CHARS:
+def _middle_cut(text: str, limit: int) -> str:
+    if len(text) <= limit:
         return text
-    half = MAX_TRACEBACK_CHARS // 2
+    half = limit // 2
     return f"{text[:half]}\n... {len(text) - 2 * half:,} characters left out ...\n{text[-half:]}"
 
 

@@ -6,10 +6,14 @@ user code, so only workers and restores that were not given the trainable again 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import io
 import os
 import pickle
+import pickletools
+import sys
+import sysconfig
 import time
 import types
 from collections.abc import Iterator, Mapping
@@ -26,6 +30,7 @@ MAX_TRAINABLE_BYTES = 100 * 1024 * 1024
 OWN_FILE = "value-"  # markers with this prefix stand for a value in a file of its own
 
 _PARAMETERS = "parameters"
+_INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
 class _File(msgspec.Struct, array_like=True):
@@ -129,6 +134,16 @@ class StoredObjects(Mapping[str, Any]):
         """The content of the objects file that holds these."""
         return msgspec.msgpack.encode(self._pickles)
 
+    def dump_by_value(self) -> bytes:
+        """The same for a machine that does not have the user's own modules: objects of those bring them along."""
+        mine = {module.__name__ for module in list(sys.modules.values()) if _is_users(module)}
+        with by_value():
+            pickles = {
+                path: _dump(self[path], None, f"the value {path!r} of the search space") if _names(data, mine) else data
+                for path, data in self._pickles.items()
+            }
+        return msgspec.msgpack.encode(pickles)
+
     def __iter__(self) -> Iterator[str]:
         return iter(self._pickles)
 
@@ -203,11 +218,59 @@ def _dump(value: Any, apart: Any, name: str) -> bytes:
         ) from error
 
 
+@contextlib.contextmanager
+def by_value() -> Iterator[None]:
+    """What is pickled meanwhile brings the user's own modules along: a script and what lies beside it.
+
+    Installed packages are expected wherever it is loaded, and go by name.
+    """
+    pickler = _pickler()
+    users = pickler.list_registry_pickle_by_value()  # which stay as the user has registered them
+    mine = [module for module in list(sys.modules.values()) if _is_users(module) and module.__name__ not in users]
+    registered = []
+    try:
+        for module in mine:
+            with contextlib.suppress(ValueError):
+                pickler.register_pickle_by_value(module)
+                registered.append(module)
+        yield
+    finally:
+        for module in registered:
+            with contextlib.suppress(ValueError):  # two names of one module
+                pickler.unregister_pickle_by_value(module)
+
+
+def _is_users(module: Any) -> bool:
+    """Whether a module is neither installed nor part of Python or of holdfast."""
+    file, name = getattr(module, "__file__", None), getattr(module, "__name__", "")
+    if not isinstance(file, str) or name == "__main__" or name.split(".")[0] == "holdfast":
+        return False
+    paths = sysconfig.get_paths()
+    installed = {os.path.realpath(paths[name]) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+    place = os.path.realpath(file)
+    return not _INSTALLED.intersection(place.split(os.sep)) and not place.startswith(tuple(installed))
+
+
+def _names(data: bytes, modules: set[str]) -> bool:
+    """Whether a pickle mentions one of these modules. Runs nothing."""
+    return any(isinstance(word, str) and word in modules for _, word, _ in pickletools.genops(data))
+
+
+def _pickler() -> Any:
+    """cloudpickle; or Ray's own, if this process has joined a cluster: only that one keeps object references alive."""
+    ray = sys.modules.get("ray")
+    if ray is not None and getattr(ray, "is_initialized", bool)():
+        from ray import cloudpickle
+    else:
+        import cloudpickle
+    return cloudpickle
+
+
 def _pickled(value: Any, apart: Any) -> bytes:
     """Pickle ``value``, with a reference in place of the object ``apart``."""
-    import cloudpickle
+    cloudpickle = _pickler()
 
-    class Pickler(cloudpickle.Pickler):  # type: ignore[misc]
+    class Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined]
         def persistent_id(self, obj: Any) -> str | None:
             return _PARAMETERS if obj is apart and apart is not None else None
 

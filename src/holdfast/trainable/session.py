@@ -38,7 +38,7 @@ from holdfast.trainable.worker_messages import (
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.checkpoint import Checkpoint
-    from holdfast.checkpoints.stage import Sealed, Stage
+    from holdfast.checkpoints.stage import Stage
 
 RETRY_S = 1.0  # between two tries to stage a checkpoint while the disk is full
 _LOOK_S = 0.1  # how often such a wait looks whether the driver is still there
@@ -344,11 +344,11 @@ class Session:
         sealed = self._stage().seal(path, hashes)
         if path in self._handed_out:
             self._handed_out.remove(path)
-        return self._as_sealed(sealed)
+        return self._saved(sealed)
 
-    def _as_sealed(self, sealed: Sealed) -> SealedStage:
+    def _saved(self, sealed: SealedStage) -> SealedStage:
         self.save_soon = False
-        return SealedStage(sealed.name, sealed.files, sealed.bytes, sealed.hashed)
+        return sealed
 
     def with_space(self, action: Callable[[], T]) -> T:
         """``action()``, again and again until the disk is not full: that is no reason to end a training (W22)."""
@@ -410,7 +410,7 @@ class Session:
             if offered is not None and not _same(offered, path):
                 self.discard(offered)
             if checkpoint.is_dict:  # its object may be used again, and has these files until it goes
-                return self.with_space(lambda: self._as_sealed(self._stage().seal_copy(path)))
+                return self.with_space(lambda: self._saved(self._stage().seal_copy(path)))
             return self.with_space(lambda: self.seal(path))
 
     def _seal_dict(self, checkpoint: Checkpoint) -> SealedStage:

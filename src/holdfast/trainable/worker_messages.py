@@ -1,7 +1,7 @@
 """The wire: messages from the driver to a worker. Workers answer with ``core.observations``.
 
 Owns these structs, their decoders, and how large one may be. The same messages cross a Unix socket (local engine) and
-actor calls (Ray); must never know which.
+a network (clusters); must never know which.
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ class Setup(msgspec.Struct, array_like=True, tag="setup", frozen=True):
     max_output_bytes: int = 0  # that are kept of one trial's output; 0 keeps all
     digests: dict[str, str] = {}  # of the two files as the driver knows them, by name
     own_processes: bool = False  # a worker runs one attempt and leaves
+    scratch: str = ""  # of a worker on another machine: its node's directory for what is only of use there
 
 
 class Run(msgspec.Struct, array_like=True, tag="run", frozen=True):
