@@ -1,0 +1,211 @@
+"""The engine for clusters when things come and go in the middle of something."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from holdfast.core.backoff import Backoff
+from holdfast.core.events import Cause
+from holdfast.core.observations import Capacity, Died, Returned
+from holdfast.engines.cluster import cluster_pool
+from holdfast.testing.engine_contract import ContractDriver, driving
+from loopback import Loopback
+
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="finds porters in /proc")]
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loopback:
+    monkeypatch.setattr(cluster_pool, "REVIVE_S", 0.2)
+    return Loopback(tmp_path, monkeypatch)
+
+
+@pytest.fixture
+def driver(cluster: Loopback) -> Iterator[ContractDriver]:
+    with driving(cluster.make) as driver:
+        yield driver
+
+
+def cpus(driver: ContractDriver) -> float:
+    return [o for o in driver.seen if isinstance(o, Capacity)][-1].resources["CPU"]
+
+
+def test_a_porter_that_dies_while_its_workers_live(cluster: Loopback, driver: ContractDriver) -> None:
+    driver.answers[0, 1] = ""
+    driver.launch(0, ["report", {}], ["report", {}], resources=cluster.place)
+    driver.until(lambda: driver.reports_of(0))
+    cluster.kill_porter("b")
+    end = driver.end_of(0)
+    assert isinstance(end, Died)
+    assert end.cause == Cause.NODE_LOST
+    driver.until(lambda: cpus(driver) == 2)
+    driver.until(lambda: cpus(driver) == 4)  # another porter has come
+    driver.until(lambda: not cluster.pids("b"))  # what was there has ended itself, and gave its place back
+    for n in (1, 2):
+        driver.launch(n, ["report", {}], ["hang"], resources=cluster.place)
+    driver.until(lambda: driver.reports_of(1) and driver.reports_of(2))
+    assert len(driver.ends_of(0)) == 1
+
+
+def test_a_worker_that_never_dials_in_is_not_the_fault_of_its_trial(
+    cluster: Loopback, driver: ContractDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_pool, "START", Backoff(first_s=0.2, longest_s=60.0))
+    cluster.mute = 1
+    driver.launch(0, ["report", {}])
+    assert isinstance(driver.end_of(0), Returned)
+    assert len(driver.ends_of(0)) == 1
+
+
+def test_a_worker_that_ends_before_it_dials_in_is_started_again(cluster: Loopback, driver: ContractDriver) -> None:
+    cluster.broken = 3
+    driver.launch(0, ["report", {}])
+    assert isinstance(driver.end_of(0), Returned)
+
+
+def test_an_attempt_whose_workers_never_start_is_given_back(cluster: Loopback, driver: ContractDriver) -> None:
+    cluster.broken = cluster_pool.MAX_STARTS
+    driver.launch(0, ["report", {}])
+    end = driver.end_of(0)
+    assert isinstance(end, Died)
+    assert end.cause == Cause.ENGINE_LOST
+    driver.launch(0, ["report", {}], attempt=2)
+    assert isinstance(driver.end_of(0, 2), Returned)
+
+
+@pytest.mark.parametrize("phase", ["asked", "waiting", "pushed"])
+def test_an_attempt_is_halted_before_it_runs(cluster: Loopback, driver: ContractDriver, phase: str) -> None:
+    driver.first(Capacity)
+    if phase == "waiting":
+        for n in range(1, 5):
+            driver.launch(n, ["report", {}], ["hang"])
+        driver.until(lambda: all(driver.reports_of(n) for n in range(1, 5)))
+    driver.launch(0, ["report", {}])
+    if phase == "pushed":
+        driver.until(lambda: driver.engine.output_files())  # type: ignore[attr-defined]
+    driver.engine.halt(0, 1, 0.0)
+    assert isinstance(driver.end_of(0), Died)
+    if phase == "waiting":
+        driver.engine.halt(1, 1, 0.0)
+        driver.end_of(1)
+    driver.launch(5, ["report", {}])
+    assert isinstance(driver.end_of(5), Returned)
+    assert (len(driver.ends_of(0)), driver.reports_of(0)) == (1, [])
+
+
+def test_a_trial_that_closes_its_connection_fails(cluster: Loopback) -> None:
+    """Otherwise it would be tried again for ever, as if its machine had been lost."""
+    cluster.runner = "loopback:close_descriptors"
+    with driving(cluster.make) as driver:
+        driver.launch(0)
+        end = driver.end_of(0)
+        assert end.cause == Cause.EXIT
+        assert "closed its connection" in end.detail
+
+
+def test_workers_that_end_with_the_agent_of_their_node_are_not_counted(cluster: Loopback) -> None:
+    with subprocess.Popen(["sleep", "1000"]) as agent:
+        cluster.agents["b"] = agent.pid
+        with driving(cluster.make) as driver:
+            driver.answers[0, 1] = ""
+            driver.launch(0, ["report", {}], ["report", {}], resources=cluster.place)
+            driver.until(lambda: driver.reports_of(0))
+            for pid in cluster.pids("b"):
+                os.kill(pid, signal.SIGKILL)
+            agent.kill()
+            assert driver.end_of(0).cause == Cause.NODE_LOST
+            del cluster.agents["b"]
+            driver.launch(0, ["report", {}], attempt=2, resources=cluster.place)
+            assert isinstance(driver.end_of(0, 2), Returned)
+            assert len(driver.ends_of(0)) == 1
+
+
+def test_a_lost_bridge_interrupts_and_is_replaced(cluster: Loopback, driver: ContractDriver) -> None:
+    driver.answers[0, 1] = ""
+    driver.launch(0, ["report", {}], ["report", {}])
+    driver.until(lambda: driver.reports_of(0))
+    cluster.lose_bridge()
+    end = driver.end_of(0)
+    assert isinstance(end, Died)
+    assert end.cause == Cause.ENGINE_LOST
+    for n in range(4):
+        driver.launch(n, ["report", {}], attempt=2)
+    for n in range(4):
+        assert isinstance(driver.end_of(n, 2), Returned)
+    assert len(driver.ends_of(0)) == 1
+
+
+def test_idle_workers_make_room_on_the_node_that_is_needed(
+    cluster: Loopback, driver: ContractDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_pool, "START", Backoff(first_s=600.0, longest_s=600.0))  # no start may have to fail
+    for n in range(4):
+        driver.launch(n, ["report", {}])
+    for n in range(4):
+        driver.end_of(n)
+    for n in (4, 5):
+        driver.launch(n, ["report", {}], resources={"CPU": 2.0})
+    for n in (4, 5):
+        assert isinstance(driver.end_of(n), Returned)
+
+
+def test_a_request_waits_without_failing_until_a_node_has_room(
+    cluster: Loopback, driver: ContractDriver, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver.first(Capacity)
+    for n, where in enumerate("ab"):
+        driver.launch(n, ["report", {}], ["hang"], resources={"CPU": 1.0, f"host_{where}": 1.0})
+    driver.until(lambda: driver.reports_of(0) and driver.reports_of(1))
+    monkeypatch.setattr(cluster_pool, "START", Backoff(first_s=0.05, longest_s=0.05))
+    driver.launch(2, ["report", {}], resources={"CPU": 2.0})
+    for _ in range(10):
+        driver.step(0.1)  # starts of it would have failed by now
+    monkeypatch.setattr(cluster_pool, "START", Backoff(first_s=60.0, longest_s=60.0))
+    driver.engine.halt(0, 1, 0.0)
+    assert isinstance(driver.end_of(2), Returned)
+
+
+def test_a_node_that_the_cluster_drops_takes_its_attempts_with_it(cluster: Loopback, driver: ContractDriver) -> None:
+    driver.answers[0, 1] = ""
+    driver.launch(0, ["report", {}], ["report", {}], resources=cluster.place)
+    driver.until(lambda: driver.reports_of(0))
+    with cluster.without("b"):
+        assert driver.end_of(0).cause == Cause.NODE_LOST
+        driver.until(lambda: not cluster.pids("b"))
+    driver.until(lambda: cpus(driver) == 4)
+    driver.launch(0, ["report", {}], attempt=2, resources=cluster.place)
+    assert isinstance(driver.end_of(0, 2), Returned)
+
+
+def test_what_was_printed_last_is_here_when_the_end_is_told(cluster: Loopback) -> None:
+    """Also if the next attempt of the trial appends to the same file on another node."""
+    with driving(cluster.make, log_to_file=("stdout", "stdout")) as driver:
+        for attempt in range(1, 6):
+            where = {"CPU": 1.0, f"host_{'ab'[attempt % 2]}": 1.0}
+            driver.launch(0, ["append", "stdout", f"{attempt}\n"], attempt=attempt, resources=where)
+            assert isinstance(driver.end_of(0, attempt), Returned)
+            assert Path(cluster.root, "trial_0", "stdout").read_text() == "".join(
+                f"{k}\n" for k in range(1, attempt + 1)
+            )
+
+
+def test_close_ends_everything_in_every_phase(cluster: Loopback) -> None:
+    with driving(cluster.make) as driver:
+        for n in range(7):
+            driver.launch(n, ["report", {}], ["hang"])
+        driver.until(lambda: driver.reports_of(0))
+    with contextlib.suppress(FileNotFoundError):
+        assert list(cluster.scratch.iterdir()) == []
+    deadline = time.monotonic() + 30
+    while cluster.pids("a") + cluster.pids("b"):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
