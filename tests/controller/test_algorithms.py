@@ -7,7 +7,7 @@ import pytest
 
 from holdfast import uniform
 from holdfast.config import TuneConfig
-from holdfast.controller.algorithms import Algorithms, check_algorithms, make_scheduler, make_searcher
+from holdfast.controller.algorithms import LOOKAHEAD, Algorithms, check_algorithms, make_scheduler, make_searcher
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers import FIFOScheduler, TrialScheduler
 from holdfast.schedulers.fifo import FirstInFirstOut
@@ -133,7 +133,7 @@ def test_without_any_choice_trials_come_first_in_first_out_and_nothing_is_rememb
     assert type(made.scheduler) is FirstInFirstOut
     assert made.search is None
     assert made.memories == []
-    assert made.lookahead is None
+    assert made.lookahead == LOOKAHEAD
     assert made.needed_metrics == ()
 
 

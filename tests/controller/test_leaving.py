@@ -12,7 +12,7 @@ from holdfast.controller.signals import watch_signals
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.watches import LOOK_EVERY_S, Watches
 from holdfast.core import observations as ob
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.stopper import NoopStopper
 
 
@@ -41,15 +41,15 @@ def test_a_second_signal_after_a_while_insists(told: list[str], monkeypatch: pyt
 
 def test_whoever_insists_ends_the_wait_for_storage_and_not_the_grace_of_trials() -> None:
     watches = Watches(UserStopRule(NoopStopper(), None), grace_s=100.0)
-    state = State()
+    state, memory = State(), DriverMemory()
     watches.end("SIGTERM")
-    assert watches.look(state, 0.0) == [ob.Interrupted("SIGTERM")]
-    state.driver.draining = "SIGTERM"
+    assert watches.look(state, memory, 0.0) == [ob.Interrupted("SIGTERM")]
+    memory.draining = "SIGTERM"
     state.running[0] = None
     watches.insist()
-    assert watches.look(state, 1.0) == []
+    assert watches.look(state, memory, 1.0) == []
     del state.running[0]
-    assert watches.look(state, 1.0 + LOOK_EVERY_S) == [ob.GraceOver()]
+    assert watches.look(state, memory, 1.0 + LOOK_EVERY_S) == [ob.GraceOver()]
     assert watches.why_leave(2.0) == "this driver is shutting down (SIGTERM)"
 
 
@@ -64,5 +64,5 @@ def test_without_insistence_storage_is_waited_for_until_the_grace_is_over() -> N
 def test_free_space_is_measured_at_once_and_then_now_and_then() -> None:
     found = iter([100, None, 50])
     watches = Watches(UserStopRule(NoopStopper(), None), free_space=lambda: next(found))
-    seen = [watches.look(State(), 1000.0 + at) for at in (0.0, 1.0, 5.1, 5.5, 10.3)]
+    seen = [watches.look(State(), DriverMemory(), 1000.0 + at) for at in (0.0, 1.0, 5.1, 5.5, 10.3)]
     assert seen == [[ob.FreeSpace(100)], [], [], [], [ob.FreeSpace(50)]]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import os
+import pickle
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -18,7 +19,8 @@ from holdfast.controller.remote_experiment import SPEC, Remote
 from holdfast.controller.shipped_journal import ObjectsFirst, ShippedJournal
 from holdfast.controller.spec import Root, store_value, write_callback_states
 from holdfast.core.state import State
-from holdfast.errors import JournalDamagedError, NotShippedError
+from holdfast.errors import ExperimentLockedError, FencedError, JournalDamagedError, NotShippedError
+from holdfast.journal.epoch import claim_epoch
 from holdfast.shipping import parts
 from holdfast.shipping.shipper import Shipper, ShippingTrouble
 from holdfast.storage.address import parse
@@ -235,6 +237,21 @@ def test_trouble_with_the_mirror_is_told_in_words_of_the_address(open_home: Call
     segment.write_bytes(segment.read_bytes().replace(b"record one", b"record 0ne"))
     with pytest.raises(JournalDamagedError, match=r"^s3://bucket/exp, in its mirror on this machine: "):
         opened.home.open(opened.own.claim)
+
+
+def test_whoever_holds_the_mirror_or_took_it_over_is_told_in_words_of_the_address(
+    open_home: Callable[..., Opened],
+) -> None:
+    opened = open_home()
+    opened.start()
+    with pytest.raises(ExperimentLockedError, match=r"^The experiment s3://bucket/exp is being written by") as locked:
+        opened.home._claim_here(takeover=False)
+    claim_epoch(opened.root.path, takeover=True)
+    with pytest.raises(FencedError, match=r"^The experiment s3://bucket/exp was taken over by .*epoch 2") as fenced:
+        opened.journal.append([b"late"])
+    for caught in (locked, fenced):
+        assert str(opened.root.path) not in str(caught.value)
+    assert str(pickle.loads(pickle.dumps(fenced.value))) == str(fenced.value)
 
 
 @pytest.mark.parametrize(("kind", "word"), [("denied", "is denied"), ("mirror", "its mirror"), ("bug", "a bug")])

@@ -22,7 +22,7 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.policies import NO_LIMIT
 from holdfast.core.retention import Retention
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.core.transitions import apply
 from holdfast.testing.memory_store import Fault, MemoryStore
 
@@ -52,6 +52,7 @@ class Far:
         self.home = self.root / "t0"
         self.rule = rule
         self.state = State()
+        self.memory = DriverMemory()
         self.clock = Clock()
         self.hung: set[int] = set()  # uploads of these do not end
         self.hanging = threading.Event()  # one of them has begun
@@ -66,6 +67,7 @@ class Far:
         return RemoteCheckpointJobEdge(
             self.keeper,
             self.state,
+            self.memory,
             self.clock,
             trial_dir=lambda n: self.root / f"t{n}",
             trouble=lambda text: None,
@@ -406,12 +408,12 @@ def test_what_an_attempt_started_from_stays_until_it_ends(far: Callable[..., Far
     world.stage(0)
     world.commit(0)
     world.apply(ev.TrialCreated(1.0, 1, "id1", {}, ""))
-    world.state.driver.awaited[0, 0] = {1}  # verified for a trial that is about to start
+    world.memory.awaited[0, 0] = {1}  # verified for a trial that is about to start
     world.stage(1)
     world.commit(1)
     world.settle()
     assert world.here() == {"checkpoint_000000", "checkpoint_000001"}
-    del world.state.driver.awaited[0, 0]
+    del world.memory.awaited[0, 0]
     world.apply(ev.TrialStarted(1.0, 1, 1, 0, (0, 0)))
     world.stage(2)
     world.commit(2)
@@ -453,7 +455,7 @@ def test_a_copy_that_was_removed_a_moment_ago_is_fetched_for_a_trial_that_needs_
     deadline = time.monotonic() + DEADLINE_S
     while len(found) < 2 and time.monotonic() < deadline:
         found += world.keeper.drain()
-    assert found == [jobs.PruneDone(0, 0), jobs.VerifyDone(0, 0)]
+    assert found == [jobs.PruneDone(0, 0), ob.VerifyEnded(0, 0, ok=True)]
     assert Path(directory, "w").read_text() == "weights 0"
 
 

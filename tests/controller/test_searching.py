@@ -15,7 +15,7 @@ from holdfast.core import observations as ob
 from holdfast.core.decide import decide_all
 from holdfast.core.policies import Policies, Rules
 from holdfast.core.retention import Retention
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.core.transitions import apply
 from holdfast.core.turn import Turn
 from holdfast.errors import StorageFullError
@@ -72,6 +72,7 @@ class Lab:
             Filler(SPACE, "it"),
         )
         self.state = State()
+        self.known = DriverMemory()
         self.history = list(history)
         self._remember(memory)
         self.woken = threading.Event()
@@ -104,7 +105,7 @@ class Lab:
 
     def tell(self, *observations):
         self.at += 1.0
-        turn = decide_all(Turn(self.state, self.policies, self.at), observations)
+        turn = decide_all(Turn(self.state, self.known, self.policies, self.at), observations)
         self.history += [ev.decode(ev.encode(event)) for event in turn.events]
         return turn
 
@@ -152,6 +153,27 @@ def wait_for(found):
     pytest.fail("nothing happened")
 
 
+def test_an_end_that_the_searcher_told_before_it_heard_of_more_samples_does_not_count():
+    """The driver changes the number while the searcher's thread still answers to the old one."""
+    lab = Lab(Plain(), limit=1)
+    lab.begin()
+    lab.settle()
+    assert lab.state.search_ended
+    lab.tell(ob.UserAsked("r1", ev.Action.SAMPLES, num_samples=2, total=2))
+    lab.settle()
+    assert len(lab.state.trials) == 2
+
+    lab = Lab(Plain(), limit=1)
+    lab.begin()
+    lab.pass_on()
+    lab.tell(*lab.proposer.drain())
+    lab.pass_on()  # it has answered that there is no more, and nobody has heard that yet
+    lab.tell(ob.UserAsked("r1", ev.Action.SAMPLES, num_samples=3, total=3))
+    assert not lab.state.search_ended
+    lab.settle()
+    assert len(lab.state.trials) == 3
+
+
 def test_a_thread_asks_the_searcher_and_wakes_the_loop():
     lab = Lab(Plain(), threaded=True)
     lab.begin()
@@ -191,7 +213,7 @@ def test_an_error_of_the_searcher_ends_the_run_in_order_and_is_kept():
     assert wait_for(lab.proposer.drain) == [ob.Interrupted("the search failed: KeyError: 'lr'")]
     assert isinstance(lab.proposer.error, KeyError)
     lab.tell(ob.Interrupted("the search failed"))
-    assert lab.state.driver.draining
+    assert lab.known.draining
     assert lab.proposer.drain() == []
     lab.proposer.close()
 
@@ -207,7 +229,7 @@ def test_an_error_of_the_searcher_when_it_is_told_something_is_no_different():
     lab.finish(0)
     lab.settle()
     assert isinstance(lab.proposer.error, ValueError)
-    assert lab.state.driver.draining.startswith("the search failed: ValueError: no result for cafe5")
+    assert lab.known.draining.startswith("the search failed: ValueError: no result for cafe5")
 
 
 def test_a_value_that_is_missing_from_a_suggestion_is_the_searchers_error():
@@ -244,9 +266,9 @@ def test_not_now_says_what_was_known_then():
     lab = Lab(Patient())
     lab.begin()
     lab.settle()
-    assert lab.state.driver.search_waits
+    assert lab.known.search_waits
     lab.report(0)
-    assert not lab.state.driver.search_waits
+    assert not lab.known.search_waits
     lab.pass_on()
     assert lab.proposer.drain() == [ob.NotYet(3)]  # two questions and a report
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.checkpoints.commit import commit
-from holdfast.checkpoints.jobs import CommitDone, CommitFailed, CommitJob
+from holdfast.checkpoints.jobs import CommitJob
 from holdfast.checkpoints.remote_job_threads import RemoteJobThreads
 from holdfast.checkpoints.remote_jobs import RemoteJobPerformer
 from holdfast.checkpoints.stage import Stage
@@ -22,8 +22,9 @@ from holdfast.controller.spec import Root
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
+from holdfast.core.observations import CommitEnded
 from holdfast.core.retention import Retention
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.core.transitions import apply
 from holdfast.errors import ExperimentExistsError, ExperimentLockedError, FencedError
 from holdfast.journal import Journal, claim_epoch, read_journal
@@ -106,7 +107,8 @@ def test_a_stage_that_went_with_its_machine_takes_the_place_of_nothing(store: Me
     lost, here = root_at(tmp_path / "lost"), root_at(tmp_path / "here")
     names = [stage(lost / "t", f"d{index}", tmp_path) for index in range(3)]
     done = RemoteJobPerformer(store, lost).perform(CommitJob(0, 1, str(lost / "t"), names[1], "id0", 1))
-    assert isinstance(done, CommitDone)
+    assert isinstance(done, CommitEnded)
+    assert done.digest
     state = State()
     history = [ev.TrialCreated(1.0, 0, "id0", {}, ""), ev.TrialStarted(1.0, 0, 1)]
     for index, name in enumerate(names):
@@ -124,7 +126,7 @@ def test_a_stage_that_went_with_its_machine_takes_the_place_of_nothing(store: Me
 
     keeper = RemoteJobThreads(lambda: None, RemoteJobPerformer(store, here).perform)
     edge = RemoteCheckpointJobEdge(
-        keeper, state, Clock(), trial_dir=lambda n: here / "t", trouble=lambda text: None, rule=rule
+        keeper, state, DriverMemory(), Clock(), trial_dir=lambda n: here / "t", trouble=lambda text: None, rule=rule
     )
     for index in range(3):
         edge.prepare(cmd.Commit(0, index))
@@ -148,7 +150,7 @@ def test_a_local_file_that_is_gone_is_damage_and_not_trouble_with_the_store(stor
     commit(root / "t", name, 0, trial_id="id0", attempt=1)
     (root / "t" / "checkpoint_000000" / "w").unlink()
     outcome = RemoteJobPerformer(store, root).perform(CommitJob(0, 0, str(root / "t"), name, "id0", 1))
-    assert isinstance(outcome, CommitFailed)
+    assert isinstance(outcome, CommitEnded)
     assert outcome.damaged
     assert "w is missing" in outcome.message
 

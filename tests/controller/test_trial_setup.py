@@ -10,7 +10,7 @@ from holdfast.controller.experiment import create_experiment
 from holdfast.controller.trial_setup import TrialSetup
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.core.transitions import apply
 
 
@@ -41,18 +41,20 @@ def test_a_driver_that_slept_while_another_took_over_spares_the_stages_of_attemp
     home = kit.directory(state, 0)
     left_behind = [Stage(home, "t0", attempt).new_directory() for attempt in (1, 2)]
     successors = Stage(home, "t0", 3).new_directory()
-    kit.tidy(state, {0})
+    memory = DriverMemory()
+    kit.tidy(state, memory, {0})
     assert successors.is_dir()
     assert not any(path.exists() for path in left_behind)
-    assert state.driver.untidy == {0}
+    assert memory.untidy == {0}
 
 
 def test_stages_of_attempts_that_the_journal_has_lost_go_when_attempts_of_these_numbers_start(tmp_path: Path) -> None:
     kit, state = equip(tmp_path, ev.TrialCreated(2.0, 0, "t0", {}, "0"))
     lost = Stage(kit.directory(state, 0), "t0", 1).new_directory()
-    kit.tidy(state, {0})
+    memory = DriverMemory()
+    kit.tidy(state, memory, {0})
     assert lost.is_dir()
     apply(state, ev.TrialStarted(3.0, 0, 1), Retention())
-    kit.run_message(state, 0)
+    kit.run_message(state, memory, 0)
     assert not lost.exists()
-    assert not state.driver.untidy
+    assert not memory.untidy

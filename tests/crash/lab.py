@@ -37,6 +37,7 @@ MARK = "CRASH_TEST_MARK"
 DEADLINE_S = 60.0
 STEP_S = 0.005
 LONGEST_LOOK_S = 0.1
+LONGEST_PAUSE_S = 0.05
 
 
 class Acknowledged(msgspec.Struct, array_like=True, frozen=True):
@@ -317,14 +318,20 @@ def kill(pid: int, number: signal.Signals = signal.SIGKILL) -> None:
 def until(
     true: Callable[[], object], story: str | Callable[[], str], limit_s: float = DEADLINE_S, step_s: float = STEP_S
 ) -> None:
-    """Poll until something is so. A machine that stands still between two looks uses up little of the time."""
+    """Poll until something is so. A machine that stands still between two looks uses up little of the time.
+
+    Those that are waited for need the CPU: a look that reads a whole journal, or all of /proc, is rarer than others.
+    """
     spent, last = 0.0, time.monotonic()
-    while not true():
+    while True:
+        begun = time.monotonic()
+        if true():
+            return
         now = time.monotonic()
         spent, last = spent + min(now - last, LONGEST_LOOK_S + step_s), now
         if spent > limit_s:
             raise AssertionError(story if isinstance(story, str) else story())
-        time.sleep(step_s)
+        time.sleep(max(step_s, min(2 * (now - begun), LONGEST_PAUSE_S)))
 
 
 def searched(config: dict[str, Any]) -> dict[str, Any]:

@@ -43,6 +43,8 @@ DRIVER_POINTS = [
 OPENING_POINTS = ["epoch.claimed", "journal.rotate.created", "journal.rotate.synced", "journal.before_write"]
 REPLACING_POINTS = ["objects.replacing:1", "objects.replaced:1", "objects.replaced:2", "objects.replaced:3"]
 REPAIR_POINTS = ["repair.copied", "repair.marked", "repair.cut", "repair.rebuilt", "repair.complete"]
+REQUEST_POINTS = ["request.read", "request.answered", "request.before_remove", "request.removed"]
+ASKING_POINTS = ["request.before_create", "request.created"]
 IMPORT_POINTS = ["import.written", "import.renamed"]
 WORKER_POINTS = ["L0.after:3", "L1.mid:3", "L1.after:3", "L1.sealed:3"]
 
@@ -57,6 +59,7 @@ def test_every_place_in_the_code_is_visited_here_or_in_the_tests_of_stores() -> 
     here = [*DRIVER_POINTS, *OPENING_POINTS, *REPLACING_POINTS, *WORKER_POINTS]
     elsewhere = runpy.run_path(str(Path(__file__).parents[1] / "remote" / "remote_points.py"))["ALL_POINTS"]
     here += REPAIR_POINTS  # test_lost_journal.py
+    here += [*REQUEST_POINTS, *ASKING_POINTS]  # test_user_requests.py
     here += IMPORT_POINTS  # ray_import/test_import_reads.py
     assert {point.partition(":")[0] for point in [*here, *elsewhere]} == named
 

@@ -1,7 +1,7 @@
 """Likely mistakes that do not fail by themselves: a function that reports nothing, a metric that is not a number.
 
-Each of them is reported once per run: in the display as soon as it is known, and as a warning at the end of the run,
-with all trials concerned.
+Each of them is reported once per run: in the display as soon as it is known; if nothing is displayed, as a warning at
+the end of the run, with all trials concerned.
 
 Owns these observations and their texts. Must never change anything, and must cost next to nothing per report.
 """
@@ -17,10 +17,13 @@ from holdfast.core import events as ev
 from holdfast.core.retention import lookup
 from holdfast.core.state import State
 from holdfast.display.words import plural
+from holdfast.views.results import ResultBuilder
+from holdfast.views.trials import ExperimentInfo, trial_name
 
 LARGE_REPORT_BYTES = 1_000_000
 MAX_NAMED = 3
 MAX_KEYS = 3
+MAX_METRICS = 12  # reported metrics that are named when none of them is the one that is wanted
 RETURNED = "returned"
 """The reason of a trial that came to its own end."""
 
@@ -30,28 +33,15 @@ class Advisor:
 
     Args:
         state: The experiment.
-        trainable: How the trainable is called.
-        is_class: Is it a class? Then whatever a step returns is a report.
+        info: Its plain facts. Whatever a step of a class returns is a report.
         metrics: Names of the metrics that somebody compares.
-        name_of: Trial number -> how the trial is shown.
         say: Shows a text to the user.
     """
 
-    def __init__(
-        self,
-        state: State,
-        *,
-        trainable: str,
-        is_class: bool,
-        metrics: Iterable[str],
-        name_of: Callable[[int], str],
-        say: Callable[[str], None],
-    ) -> None:
+    def __init__(self, state: State, info: ExperimentInfo, metrics: Iterable[str], say: Callable[[str], None]) -> None:
         self._state = state
-        self._trainable = trainable
-        self._is_class = is_class
+        self._info = info
         self.metrics = tuple(dict.fromkeys(metrics))
-        self._name_of = name_of
         self._say = say
         self._numbers: set[int] = set()  # running trials that have reported a number for every metric
         self._only_nan: dict[int, str] = {}  # running trials that have not, and the metric
@@ -59,6 +49,9 @@ class Advisor:
         self._nan: dict[str, list[int]] = {}
         self._no_number: dict[str, tuple[int, str]] = {}
         self._large = ""
+
+    def _name_of(self, n: int) -> str:
+        return trial_name(self._info, self._state.trials[n])
 
     def reported(self, event: ev.Reported) -> None:
         """A report was accepted."""
@@ -92,7 +85,7 @@ class Advisor:
             if len(trials) == 1:
                 self._say(self._nan_text(name))
         trial = self._state.trials[n]
-        if type(event) is ev.TrialTerminated and event.reason == RETURNED and not self._is_class:
+        if type(event) is ev.TrialTerminated and event.reason == RETURNED and not self._info.is_class:
             if trial.metrics is None and not trial.rows:
                 self._silent.append(n)
                 if len(self._silent) == 1:
@@ -135,8 +128,9 @@ class Advisor:
         )
 
     def _silent_text(self) -> str:
+        who = self._info.trainable_name
         return (
-            f"{self._trainable} has reported nothing and returned nothing in {self._trials(self._silent)}, so there "
+            f"{who} has reported nothing and returned nothing in {self._trials(self._silent)}, so there "
             "are no results to compare. Call tune.report({'loss': loss}) in it, or return a dict of metrics."
         )
 
@@ -176,3 +170,13 @@ def objective_text(metric: str | None, mode: str | None, compared: Iterable[str]
             f"TuneConfig(metric='loss', mode={mode!r})."
         )
     return ""
+
+
+def unreported_text(state: State, results: ResultBuilder, metric: str) -> str:
+    """What to warn of when another metric counts from now on; "" if some trial has it, or none has reported yet."""
+    reported = [trial for trial in state.trials if trial.metrics]
+    if not reported or any(lookup(results.last(state, trial), metric) is not None for trial in reported):
+        return ""
+    names = dict.fromkeys(str(name) for trial in reported for name in trial.metrics or ())
+    known = ", ".join(map(repr, [*names][:MAX_METRICS])) + (", .." if len(names) > MAX_METRICS else "")
+    return f"no trial has reported the new metric {metric!r} so far. Reported were: {known}."

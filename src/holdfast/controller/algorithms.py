@@ -27,6 +27,7 @@ from holdfast.trainable.pickling import dump_settings
 from holdfast.views.results import ResultBuilder
 from holdfast.views.trials import ExperimentInfo
 
+LOOKAHEAD = 64
 LEARNERS_LOOKAHEAD = 1
 """A suggestion that is made long before it is needed knows less than one that is made in time."""
 
@@ -184,10 +185,10 @@ class Algorithms:
         return isinstance(self.scheduler, FirstInFirstOut) and self.search is None
 
     @property
-    def lookahead(self) -> int | None:
-        """How many trials to create before there is room for them; None if that does not matter."""
+    def lookahead(self) -> int:
+        """How many trials to create before there is room for them."""
         if self._searcher is None:
-            return None
+            return max(LOOKAHEAD, getattr(self.chosen, "trials_ahead", 0))
         return int(getattr(self._searcher, "max_concurrent", 0) or LEARNERS_LOOKAHEAD)
 
     @property

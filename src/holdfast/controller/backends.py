@@ -12,15 +12,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Protocol
 
-from holdfast.checkpoints.jobs import CheckpointJobThreads, Job, Outcome, perform
+from holdfast.checkpoints.jobs import CheckpointJobThreads, Job, KnownStages, Outcome, bringing, perform
 from holdfast.controller.checkpoint_jobs import CheckpointJobEdge
 from holdfast.controller.clock import Clock
 from holdfast.controller.evidence import Known, records_lost, unknown_checkpoints
 from holdfast.controller.loop import JournalWriter
+from holdfast.controller.newest_checkpoint_jobs import NewestCheckpointJobEdge
 from holdfast.controller.spec import Root
 from holdfast.core.policies import Rules
 from holdfast.core.retention import Retention
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.errors import StorageError
 from holdfast.journal.claims import Claim
 from holdfast.journal.epoch import claim_epoch
@@ -38,17 +39,24 @@ class JobContext(NamedTuple):
 
     Attributes:
         state: What its commands refer to.
+        memory: What the driver knows for now.
         clock: For retries.
         trial_dir: Where a trial's checkpoints are.
         trouble: Told what is being tried again; "" when nothing is any more.
         rule: The user's, for retention.
+        stages: Where stages are that are not on this machine; None if all of them are.
+        bring_period_s: Only the newest checkpoint of a running trial is brought from there, once in so many seconds;
+            None brings each.
     """
 
     state: State
+    memory: DriverMemory
     clock: Clock
     trial_dir: Callable[[int], Path]
     trouble: Callable[[str], None]
     rule: Retention
+    stages: KnownStages | None = None
+    bring_period_s: float | None = None
 
 
 class CheckpointJobs(NamedTuple):
@@ -67,10 +75,21 @@ def local_checkpoint_jobs(
     wake: Callable[[], None], context: JobContext, perform: Callable[[Job], Outcome] = perform
 ) -> CheckpointJobs:
     """Jobs for checkpoints in a directory."""
-    threads = CheckpointJobThreads(wake, perform)
-    edge = CheckpointJobEdge(
-        threads, context.state, context.clock, trial_dir=context.trial_dir, trouble=context.trouble
-    )
+    threads = CheckpointJobThreads(wake, bringing(context.stages, perform))
+    state, clock = context.state, context.clock
+    if context.stages is not None and context.bring_period_s is not None:
+        edge: CheckpointJobEdge = NewestCheckpointJobEdge(
+            threads,
+            state,
+            context.memory,
+            clock,
+            trial_dir=context.trial_dir,
+            trouble=context.trouble,
+            is_elsewhere=context.stages.is_elsewhere,
+            period_s=context.bring_period_s,
+        )
+    else:
+        edge = CheckpointJobEdge(threads, state, clock, trial_dir=context.trial_dir, trouble=context.trouble)
     return CheckpointJobs(edge, partial(threads.close, False))
 
 
@@ -113,12 +132,13 @@ class ExperimentBackend(Protocol):
     def missing(self, state: State) -> str:
         """What the loss of this machine would cost if the driver left now, and what to type; "" if nothing."""
 
-    def finish(self, state: State, impatient: Callable[[], str]) -> None:
+    def finish(self, state: State, impatient: Callable[[], str], draining: str = "") -> None:
         """Wait until everything written so far is durable (I9).
 
         Args:
             state: What there is.
             impatient: Why the driver should leave even so; "" while it may wait.
+            draining: Why the driver ends before the experiment; "" if it does not.
 
         Raises:
             StorageError: It is not, and there is no use in waiting; the message says what is safe.
@@ -169,7 +189,7 @@ class LocalBackend:
     def missing(self, state: State) -> str:
         return ""
 
-    def finish(self, state: State, impatient: Callable[[], str]) -> None:
+    def finish(self, state: State, impatient: Callable[[], str], draining: str = "") -> None:
         wait_for_disk(self._journal, self._root)
 
     def close(self) -> None:

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import traceback
+from collections.abc import Callable
 from typing import Any
 
 from holdfast.callbacks.callback import Callback, CallbackList
+from holdfast.callbacks.journal_follower import JournalFollower
 from holdfast.callbacks.loggers import FileLogger
 from holdfast.controller.spec import Root, read_callback_states, write_callback_states
 from holdfast.core import events as ev
@@ -54,6 +56,7 @@ class CallbackEdge:
         self._trials = trials
         self.answers_wait = not all(map(_only_writes, callbacks.callbacks))
         self.wants_results = callbacks.wants("on_trial_result")
+        self._followers = [each for each in callbacks.callbacks if isinstance(each, JournalFollower)]
         self._steps = callbacks.wants("on_step_begin") or callbacks.wants("on_step_end")
         self._views: dict[int, TrialView] = {}  # of running trials, because they are shown with every result
         # Results of reports that are not told yet, by the identity of the event: equal reports are different ones.
@@ -191,6 +194,22 @@ class CallbackEdge:
         if not told and self._callbacks.wants("on_experiment_end"):
             self._callbacks.call("on_experiment_end", trials=self._trials)
 
+    def start_followers(self, warn: Callable[[str], None]) -> None:
+        """Let those begin that read the journal by themselves; ``warn`` may be called from any thread."""
+        for follower in self._followers:
+            follower.follow(self._info, warn)
+
+    def finish_followers(self, is_hurried: Callable[[], bool]) -> list[str]:
+        """The journal is complete: wait for them a bounded time; returns what they have not shown."""
+        for follower in self._followers:
+            follower.complete()
+        return [missing for follower in self._followers if (missing := follower.leave(is_hurried))]
+
+    def end_followers(self) -> None:
+        """Whatever happened: nothing of them is left."""
+        for follower in self._followers:
+            follower.abandon()
+
     def load_states(self, root: Root) -> str:
         """Give callbacks their memory back; returns what the user should know if that cannot be."""
         if not root.callback_states_file.exists():
@@ -216,5 +235,7 @@ class CallbackEdge:
 
 
 def _only_writes(callback: Callback) -> bool:
-    """Whether this is one of our own loggers, which write down what they are told and change nothing."""
+    """Whether this is one of our own, which write down what they are told, or read, and change nothing."""
+    if isinstance(callback, JournalFollower):
+        return type(callback).__module__.startswith("holdfast.integration.")
     return isinstance(callback, FileLogger) and type(callback).__module__.startswith("holdfast.callbacks.")

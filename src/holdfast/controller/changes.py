@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 import pickle
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import msgspec
 import xxhash
@@ -27,6 +27,10 @@ from holdfast.journal.reader import read_journal
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.trainable.pickling import OWN_FILE, dump_value
 from holdfast.trainable.sealed import is_own_file
+
+if TYPE_CHECKING:
+    from holdfast.controller.experiment import Experiment
+    from holdfast.views.trials import ExperimentInfo
 
 MARK = b"\xa8settings"
 """How the payload of such an event continues behind its first byte: all others need not be decoded."""
@@ -114,6 +118,13 @@ def put_over(settings: ChangeableSettings, spec: Spec, changed: ChangedSettings,
     for name, value in values.items():
         (settings.run_config if name in RUN else settings.tune_config)._set(name, value)
     put_over_spec(spec, changed)
+
+
+def take_change(experiment: Experiment, info: ExperimentInfo, changed: ChangedSettings) -> None:
+    """A user has changed settings of a live experiment: let its driver, and a later one of its Tuner, know them."""
+    experiment.changed = changed
+    put_over(experiment.settings, experiment.spec, changed, {})
+    info.num_samples, info.total_samples = experiment.spec.num_samples, experiment.spec.total
 
 
 def put_over_spec(spec: Spec, changed: ChangedSettings) -> None:

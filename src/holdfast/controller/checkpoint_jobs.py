@@ -34,6 +34,18 @@ class Workers(Protocol):
     def drain(self) -> Sequence[Any]: ...
 
 
+_ENDS: dict[type, type] = {
+    ob.CommitEnded: jobs.CommitJob,
+    ob.VerifyEnded: jobs.VerifyJob,
+    ob.DeleteEnded: jobs.DeleteJob,
+}
+_FAILURES: dict[type, str] = {
+    jobs.CommitJob: "a checkpoint cannot be committed",
+    jobs.VerifyJob: "a checkpoint cannot be read",
+    jobs.DeleteJob: "an old checkpoint cannot be deleted",
+}
+
+
 class CheckpointJobEdge:
     """Knows where checkpoints live; remembers what must be tried again and when."""
 
@@ -107,32 +119,18 @@ class CheckpointJobEdge:
         return [observation for observation in observations if observation is not None]
 
     def _translate(self, outcome: jobs.Outcome) -> ob.Observation | None:
-        n, index = outcome.n, outcome.index
-        match outcome:
-            case jobs.CommitDone():
-                self._settled(jobs.CommitJob, n, index)
-                return ob.CommitEnded(n, index, outcome.digest, outcome.bytes)
-            case jobs.CommitFailed():
-                if outcome.damaged:
-                    self._settled(jobs.CommitJob, n, index)
-                    return ob.CommitEnded(n, index, damaged=True, message=outcome.message)
-                self._again(jobs.CommitJob, n, index, f"a checkpoint cannot be committed: {outcome.message}")
-            case jobs.VerifyDone():
-                self._settled(jobs.VerifyJob, n, index)
-                return ob.VerifyEnded(n, index, ok=True)
-            case jobs.VerifyFailed():
-                if outcome.damaged:
-                    self._settled(jobs.VerifyJob, n, index)
-                    return ob.VerifyEnded(n, index, ok=False, damaged=True, message=outcome.message)
-                self._again(jobs.VerifyJob, n, index, f"a checkpoint cannot be read: {outcome.message}")
-            case jobs.DeleteDone():
-                self._settled(jobs.DeleteJob, n, index)
-                return ob.DeleteEnded(n, index, ok=True)
-            case jobs.DeleteFailed():
-                if self._tries.get((jobs.DeleteJob, n, index), 0) >= DELETE_TRIES:
-                    self._settled(jobs.DeleteJob, n, index)
-                    return ob.DeleteEnded(n, index, ok=False, message=outcome.message)
-                self._again(jobs.DeleteJob, n, index, f"an old checkpoint cannot be deleted: {outcome.message}")
+        if isinstance(outcome, jobs.JobFailed):
+            return self._failed(outcome)
+        self._settled(_ENDS[type(outcome)], outcome.n, outcome.index)
+        return outcome
+
+    def _failed(self, outcome: jobs.JobFailed) -> ob.Observation | None:
+        """Let a job be tried again; only a deletion is left to the next driver at last."""
+        kind, n, index = outcome.kind, outcome.n, outcome.index
+        if kind is jobs.DeleteJob and self._tries.get((kind, n, index), 0) >= DELETE_TRIES:
+            self._settled(kind, n, index)
+            return ob.DeleteEnded(n, index, ok=False, message=outcome.message)
+        self._again(kind, n, index, f"{_FAILURES[kind]}: {outcome.message}")
         return None
 
     def _settled(self, kind: type, n: int, index: int) -> None:

@@ -44,7 +44,7 @@ class DisplayEdge:
         self._journal = journal
         self.feed = display.feed
         self.close = display.close
-        self.in_terminal = display.in_terminal
+        self.shows_notes = display.shows_notes
         self._trouble = ""
         self._hints: set[str] = set()
         self._lag_since: float | None = None
@@ -59,7 +59,7 @@ class DisplayEdge:
         facts = self._facts
         self._display.start(facts)
         half = objective_text(facts.metric, facts.mode, compared)
-        if half and not (self.in_terminal and was_warned(half)):
+        if half and not was_warned(half):
             self._display.note(half)
         for note in facts.notes:
             self._display.inform(note)
@@ -136,6 +136,16 @@ class DisplayEdge:
             self._display.note(event.text)
         else:
             self._note_of(event.n, event.text)
+
+    def user_asked(self, event: ev.UserRequested) -> None:
+        """Somebody else may have stopped a trial: whoever watches should know why it ends."""
+        if event.action == ev.Action.STOP and event.n >= 0 and not event.refused:
+            self._note_of(event.n, f"stopped by the user{f' ({event.by})' if event.by else ''}")
+
+    def settings_changed(self, event: ev.SettingsChanged) -> None:
+        """Somebody has asked for more samples."""
+        if event.request:
+            self._display.inform(f"changed{f' by {event.by}' if event.by else ''}: {'; '.join(event.words)}")
 
     def _note_of(self, n: int, text: str) -> None:
         self._display.note(f"{self._facts.name_of(self._state.trials[n])}: {text}")

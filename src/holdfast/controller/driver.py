@@ -16,22 +16,33 @@ from functools import partial
 
 import msgspec
 
-from holdfast.callbacks.callback import callbacks_from_paths, default_callbacks
-from holdfast.config import Environment, LocalEngine, ResumeConfig
+from holdfast.callbacks.callback import CallbackList, callbacks_from_paths, default_callbacks
+from holdfast.callbacks.file_writer import FileWriter
+from holdfast.callbacks.loggers import ErrorFiles, FileLogger
+from holdfast.callbacks.policy_log import PolicyLog
+from holdfast.config import Environment, ResumeConfig
 from holdfast.config.registry import name_as_written
 from holdfast.controller import imported
+from holdfast.controller.advice import Advisor, unreported_text
 from holdfast.controller.algorithms import Algorithms, copied
 from holdfast.controller.backend_choice import backend_of
 from holdfast.controller.backends import JobContext, close_journal
+from holdfast.controller.callback_edge import CallbackEdge
+from holdfast.controller.changes import take_change
 from holdfast.controller.clock import RealClock
+from holdfast.controller.display_edge import DisplayEdge
+from holdfast.controller.engine_choice import bring_period_s, check_cluster, choose_engine
 from holdfast.controller.experiment import Experiment, check_settings, check_unchanged, keep_replacements, make_info
 from holdfast.controller.history_reader import Past
 from holdfast.controller.lifecycle import LEAVING, OPENING, STARTING, DriverLife
 from holdfast.controller.loop import Controller, Edges, JournalWriter
-from holdfast.controller.notify import Notifier, make_notifier
+from holdfast.controller.notify import Audience, Notifier
 from holdfast.controller.own_objects import OwnObjects
 from holdfast.controller.proposing import Describer, VariantProposer, complete_rebuilt
 from holdfast.controller.replay import StopRuleMemory, open_with_memory, stored_memories
+from holdfast.controller.request_edge import requests_of
+from holdfast.controller.result_file_edge import ErrorFileEdge, ResultFileEdge
+from holdfast.controller.run_notices import RunNotices
 from holdfast.controller.searching import LearningProposer
 from holdfast.controller.signals import SignalWatch, watch_signals
 from holdfast.controller.snapshots import Snapshotter
@@ -43,13 +54,11 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.metric_advice import CONFIG
 from holdfast.core.policies import Policies, Rules, ignore
-from holdfast.core.retention import lookup
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.display.display import Display, ExperimentFacts, make_display
 from holdfast.display.restore_calls import restore_call
 from holdfast.display.trial_output import TrialOutput
-from holdfast.engines.base import Engine, PrintsHere
-from holdfast.engines.local_engine import LocalProcessEngine
+from holdfast.engines.base import Engine, MakesAttemptsWait, PrintsHere, RunsElsewhere
 from holdfast.journal.epoch import is_fenced, release
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.search import BasicVariantGenerator
@@ -58,20 +67,15 @@ from holdfast.stopper import resolve_stopper
 from holdfast.storage.mounts import disk_of, free_bytes
 from holdfast.trainable.spool_writer import SpoolFolder
 from holdfast.views.results import ResultBuilder
-from holdfast.views.trials import ExperimentInfo, shown_root
+from holdfast.views.trials import ExperimentInfo, TrialList, shown_root
 
 logger = logging.getLogger("holdfast")
 
 LAST_JOBS_S = 5.0  # for jobs that are under way when the driver leaves: the next one must not meet them half done
-LOOKAHEAD = 64
 AHEAD = 64  # reports that a trial may send without waiting: enough to keep the driver busy, heard within milliseconds
 SHIPPED = "what was missing in the store was uploaded"
 CALM_GC = (20_000, 20, 20)
 """The loop makes many small objects that live long and no cycles: collecting as often as usual costs a fifth of it."""
-
-
-MAX_NAMED = 12
-"""Reported metrics that are named when none of them is the one that is wanted."""
 
 
 class Outcome(msgspec.Struct):
@@ -122,6 +126,7 @@ class Driver(DriverLife):
         self._trial_setup = TrialSetup(experiment, self._info)
         self._backend = backend_of(experiment)
         self._results = ResultBuilder(self._info)
+        self._memory = DriverMemory()
         budget = self._tune_config.time_budget_s
         assert not isinstance(budget, timedelta)  # TuneConfig makes it seconds
         # A copy: the rule's memory belongs to this run, and a second fit() must begin with a rule that knows nothing.
@@ -145,6 +150,8 @@ class Driver(DriverLife):
 
         Durability: when this returns normally, everything that the outcome shows is fsynced under the root (I9).
         """
+        if not self._only_ship:
+            check_cluster(self._run_config, self._environment)  # a restore may have named another one
         self._trial_setup.check_resources(self._run_config.engine)
         self._trial_setup.check_names()
         with ExitStack() as self._closing:
@@ -155,18 +162,18 @@ class Driver(DriverLife):
                     self._loop()
                     self.take(LEAVING)
                 except BaseException as error:
-                    self._hooks.failed(error)
+                    self._notices.failed(error)
                     raise
             if self._proposer.error is not None:
                 raise self._proposer.error
-            state, hooks = self._state, self._hooks
+            notices = self._notices
             return Outcome(
-                state,
+                self._state,
                 self._info,
-                interrupted=state.driver.draining,
+                interrupted=self._memory.draining,
                 exit_code=signals.exit_code,
-                failure=hooks.failure if self._failure.fail_fast == "raise" else None,
-                advice=hooks.advice(),
+                failure=notices.failure if self._failure.fail_fast == "raise" else None,
+                advice=notices.advice(),
             )
 
     def end(self, reason: str) -> bool:
@@ -221,14 +228,19 @@ class Driver(DriverLife):
     def make_edges(self) -> None:
         state, leaving, backend = self._state, self._closing, self._backend
         clock = RealClock(not_before=state.last_at)
-        engine = self._make_engine()
+        engine = self._engine = choose_engine(self._experiment, self._environment)
         leaving.callback(engine.close)
         journal = backend.follow(self.journal, engine.wake, state)
-        hooks = self._hooks = self._make_notifier(state, clock, journal, engine)
-        leaving.callback(hooks.close)
-        backend.start(hooks.trouble, hooks.take_written)
+        audience = self._make_audience(state, clock, journal, engine)
+        hooks = Notifier(state, self.stop, audience)
+        self._files = files = audience.files
+        self._notices = RunNotices(state, self._experiment.root, audience)
+        leaving.callback(self._notices.close)
+        backend.start(hooks.trouble, files.take_written)
         directory = partial(self._trial_setup.directory, state)
-        context = JobContext(state, clock, directory, hooks.trouble, self._experiment.spec.retention)
+        stages = engine if isinstance(engine, RunsElsewhere) else None
+        rule, period_s = self._experiment.spec.retention, bring_period_s(self._run_config)
+        context = JobContext(state, self._memory, clock, directory, hooks.trouble, rule, stages, period_s)
         jobs = backend.checkpoint_jobs(engine.wake, context)
         leaving.callback(jobs.close, LAST_JOBS_S)
         self._proposer = self._make_proposer(state, engine)
@@ -239,10 +251,11 @@ class Driver(DriverLife):
             jobs=jobs.edge,
             proposer=self._proposer,
             clock=clock,
-            run_message=partial(self._trial_setup.run_message, state),
+            run_message=partial(self._trial_setup.run_message, state, self._memory),
         )
         policies = self._policies(ahead=0 if hooks.answers_wait else AHEAD)
-        self.controller = Controller(state, policies, edges, hooks, self._watches())
+        self._requests = requests_of(self._experiment, state, journal, self._claim.epoch, self._notices.warn)
+        self.controller = Controller(state, self._memory, policies, edges, hooks, self._watches())
         self._snapshots = Snapshotter(
             state,
             self._store,
@@ -250,7 +263,7 @@ class Driver(DriverLife):
             self.journal,
             period_s=self._environment.snapshot_period_s,
             policies=partial(stored_memories, self._memories),
-            flush_files=hooks.flush_files,
+            flush_files=files.flush,
         )
 
     def first_records(self) -> list[ev.AnyEvent]:
@@ -266,24 +279,18 @@ class Driver(DriverLife):
         change, experiment.change = experiment.change, None
         experiment.changed = state.settings
         if change is not None and change.num_samples is not None and state.stopping:
-            self._hooks.warn(
+            self._notices.warn(
                 f"nothing more is started, because the experiment was stopped: {state.stopping}. Give another "
                 "time_budget_s or stop as well."
             )
         if change is not None and change.metric is not None:
-            self._warn_of_unreported(change.metric)
+            unreported = unreported_text(state, self._results, change.metric)
+            if unreported:
+                self._notices.warn(unreported)
         plan = experiment.variants() if self._algorithms.search is None else None
-        imported.go_on(controller, experiment.spec, experiment.settings.space, plan, self._hooks.warn)
+        imported.go_on(controller, experiment.spec, experiment.settings.space, plan, self._notices.warn)
         for event in complete_rebuilt(plan, state, self._trial_setup.keep_values, controller.edges.clock.now()):
             controller.record(event)
-
-    def _warn_of_unreported(self, metric: str) -> None:
-        """Another metric counts from now on: say so if no trial has it."""
-        reported = [trial for trial in self._state.trials if trial.metrics]
-        if reported and all(lookup(self._results.last(self._state, trial), metric) is None for trial in reported):
-            names = dict.fromkeys(str(name) for trial in reported for name in trial.metrics or ())
-            known = ", ".join(map(repr, [*names][:MAX_NAMED])) + (", .." if len(names) > MAX_NAMED else "")
-            self._hooks.warn(f"no trial has reported the new metric {metric!r} so far. Reported were: {known}.")
 
     def resumed(self, former: str, spent: str) -> ob.Resumed:
         how, setup = self._resume, self._trial_setup
@@ -294,7 +301,7 @@ class Driver(DriverLife):
 
     def _watch_signals(self) -> AbstractContextManager[SignalWatch]:
         watches, engine = self.controller.watches, self.controller.edges.engine
-        self._hooks.be_told_of_end(lambda: watches.is_ending)
+        self._notices.be_told_of_end(lambda: watches.is_ending)
 
         def end(reason: str) -> None:
             watches.end(reason)
@@ -306,33 +313,45 @@ class Driver(DriverLife):
         return watch_signals(end, watches.insist, sigint=not self._environment.disable_sigint_handler)
 
     def start_hooks(self) -> None:
-        self._hooks.start()
+        self._notices.start()
 
     def open_engine(self) -> None:
         self.journal.flush()  # raises if somebody has taken over meanwhile, whose workers opening would end
         self._trial_setup.keep_output_names()
-        self.controller.edges.engine.open(self._trial_setup.worker_setup(self._state, self._environment))
+        self._engine.open(self._trial_setup.worker_setup(self._state, self._environment))
+        if isinstance(self._engine, RunsElsewhere):
+            self._trial_setup.check_cluster(self._engine)
 
     def _loop(self) -> None:
         controller, state, clock = self.controller, self._state, self.controller.edges.clock
-        shortage = ResourceWatch(state, self._hooks.warn, self._environment.warn_insufficient_resources_s)
+        period_s, elsewhere = self._environment.warn_insufficient_resources_s, isinstance(self._engine, RunsElsewhere)
+        shortage = ResourceWatch(state, self._memory, self._notices.warn, period_s, elsewhere=elsewhere)
         thresholds = gc.get_threshold()
         gc.set_threshold(*CALM_GC)
         try:
             while not controller.done():
                 controller.step()
+                if state.settings is not self._experiment.changed:
+                    self._take_change()
                 if controller.watches.hurry:
                     self._hurry(state)
                 why = self._backend.why_give_up()
-                if why and not state.driver.draining:
+                if why and not self._memory.draining:
                     controller.watches.end(why)
                 elif why and self._only_ship:  # nothing else would end the wait for its uploads
                     controller.tell(ob.GraceOver())
                 if self._snapshots.maybe():
-                    self._hooks.keep_states()
+                    self._notices.keep_states()
                 shortage.look(clock.now())
         finally:
             gc.set_threshold(*thresholds)
+
+    def _take_change(self) -> None:
+        """A user has asked for more samples, and that is a fact now: search, display and a later fit() follow it."""
+        experiment = self._experiment
+        take_change(experiment, self._info, self._state.settings)
+        if isinstance(self._proposer, VariantProposer):
+            self._proposer.replan(experiment.variants())
 
     def _hurry(self, state: State) -> None:
         """Leave at once; or in order, if nothing but storage is waited for, because that says what is missing there."""
@@ -340,7 +359,7 @@ class Driver(DriverLife):
         if missing and not state.running:
             return
         if missing:
-            self._hooks.warn(missing)
+            self._notices.warn(missing)
         raise KeyboardInterrupt
 
     # --- leaving
@@ -349,16 +368,17 @@ class Driver(DriverLife):
         """Callbacks speak last: only then may ``fit()`` claim anything (I9)."""
         state, watches, clock = self._state, self.controller.watches, self.controller.edges.clock
         try:
-            self._hooks.last_words()
+            self._notices.last_words()
         finally:
-            self._backend.finish(state, lambda: watches.why_leave(clock.now()))
-        self._hooks.finish(state.driver.draining, failed=self._proposer.error is not None)
+            self._backend.finish(state, lambda: watches.why_leave(clock.now()), self._memory.draining)
+        self._requests.close()
+        self._notices.finish(self._memory.draining, failed=self._proposer.error is not None)
 
     def take_last_snapshot(self) -> None:
         self._snapshots.finish()
 
     def sweep(self, trials: set[int]) -> None:
-        self._trial_setup.tidy(self._state, trials)
+        self._trial_setup.tidy(self._state, self._memory, trials)
 
     # --- the parts
 
@@ -369,41 +389,43 @@ class Driver(DriverLife):
             display.watch(TrialOutput(self._info, engine.output_files, config.log_files))
         return display
 
-    def _make_notifier(self, state: State, clock: RealClock, journal: JournalWriter, engine: Engine) -> Notifier:
+    def _make_audience(self, state: State, clock: RealClock, journal: JournalWriter, engine: Engine) -> Audience:
+        """Who is told of the run. Everything that writes files shares one writer."""
         config, environment, info, root = self._run_config, self._environment, self._info, self._experiment.root
-        spec, space = self._experiment.spec, self._experiment.settings.space
-        history = Past(root.path, spec.retention, self._results)
+        history = Past(root.path, self._experiment.spec.retention, self._results)
         info.load_rows = history.rows
         given = [*(config.callbacks or ()), *callbacks_from_paths(environment.callbacks)]
-        facts = ExperimentFacts(
+        writer = FileWriter(is_void=partial(is_fenced, root.path, self._claim, disk=disk_of(root.path)))
+        callbacks = CallbackList(default_callbacks(environment.disable_auto_callback_loggers, given), writer)
+        loggers = [each for each in callbacks.callbacks if isinstance(each, FileLogger)]
+        trials, display = TrialList(state, info, self._results), self._make_display(engine)
+        policies = PolicyLog(info.root, writer) if getattr(self._algorithms.chosen, "log_config", True) else None
+        metrics = [*filter(None, [info.metric]), *dict(self._algorithms.needed_metrics)]
+        return Audience(
+            CallbackEdge(callbacks, state, info, self._results, trials),
+            ResultFileEdge(writer, loggers, policies, history, trials, root, config.log_files or ()),
+            ErrorFileEdge(ErrorFiles(writer), trials, history),
+            DisplayEdge(display, self._facts(state, clock.now(), engine), state, clock, journal),
+            Advisor(state, info, metrics, display.note if display.shows_notes else lambda text: None),
+        )
+
+    def _facts(self, state: State, now: float, engine: Engine) -> ExperimentFacts:
+        info, spec, space = self._info, self._experiment.spec, self._experiment.settings.space
+        return ExperimentFacts(
             name=info.name,
             root=shown_root(info),
             metric=info.metric,
             mode=info.mode,
             total=info.total_samples if info.total_samples is not None else imported.known_total(spec, space, state),
-            started_at=clock.now(),
+            started_at=now,
             resumed=bool(state.trials),
             trainable=info.trainable_name,
             info=info,
             notes=self._first_notes(),
             given_as=self._written,
-        )
-        return make_notifier(
-            state,
-            info,
-            clock,
-            journal,
-            root=root,
-            results=self._results,
-            history=history,
-            stop=self.stop,
-            callbacks=default_callbacks(environment.disable_auto_callback_loggers, given),
-            display=self._make_display(engine),
-            facts=facts,
-            is_fenced=partial(is_fenced, root.path, self._claim, disk=disk_of(root.path)),
-            logs_policies=getattr(self._algorithms.chosen, "log_config", True),
-            metrics=[*filter(None, [info.metric]), *dict(self._algorithms.needed_metrics)],
-            output_files=config.log_files or (),
+            by_name=self._experiment.by_name,
+            engine="ray" if isinstance(engine, RunsElsewhere) else "local",
+            memory=self._memory,
         )
 
     def _first_notes(self) -> tuple[str, ...]:
@@ -419,7 +441,7 @@ class Driver(DriverLife):
             required = (*own, *(need for need in algorithms.needed_metrics if need[0] != tune.metric))
         planner = tune.search_alg if isinstance(tune.search_alg, BasicVariantGenerator) else None
         limit = tune.max_concurrent_trials or (planner.max_concurrent if planner else 0)
-        lookahead = self._environment.max_pending_trials or algorithms.lookahead or LOOKAHEAD
+        lookahead = self._environment.max_pending_trials or algorithms.lookahead
         rules = Rules(
             retention=experiment.spec.retention,
             max_failures=self._failure.max_failures,
@@ -436,9 +458,11 @@ class Driver(DriverLife):
             max_backlog_bytes=self._max_backlog_bytes,
             ahead=ahead if self._lets_everything_pass() else 0,
             roots=(str(experiment.root.path), os.path.realpath(experiment.root.path)),
+            spans_machines=self._trial_setup.may_span_machines(),
+            num_samples=tune.num_samples,
             mode=tune.mode or getattr(algorithms.chosen, "mode", None),
             schedulers=(type(algorithms.chosen).__name__,),
-            restore=restore_call(shown_root(self._info)).removesuffix(")"),
+            restore="" if experiment.by_name else restore_call(shown_root(self._info)).removesuffix(")"),
             trainable=self._written,
         )
         tell = ignore if algorithms.search is None else algorithms.search.tell
@@ -447,7 +471,8 @@ class Driver(DriverLife):
     def _lets_everything_pass(self) -> bool:
         """Whether no report can lead to anything but "continue", and a spool is as safe as an answer."""
         free = self._algorithms.lets_everything_pass and self.stop.is_idle
-        return free and not self._experiment.spec.is_class and self._backend.accepts_unsynced
+        elsewhere = isinstance(self._engine, RunsElsewhere)
+        return free and not self._experiment.spec.is_class and self._backend.accepts_unsynced and not elsewhere
 
     def _max_uncommitted(self) -> int:
         if self._checkpoint.wait_for_commit:
@@ -466,13 +491,9 @@ class Driver(DriverLife):
             stall_timeout_s=self._failure.stall_timeout_s,
             grace_s=self._failure.grace_s,
             free_space=partial(free_bytes, self._experiment.root.path) if by_disk else None,
+            requests=self._requests.look,
+            is_waiting=self._engine.is_waiting if isinstance(self._engine, MakesAttemptsWait) else None,
         )
-
-    def _make_engine(self) -> Engine:
-        settings = self._run_config.engine
-        if not isinstance(settings, LocalEngine):
-            settings = LocalEngine()
-        return LocalProcessEngine(settings, log_dir=self._experiment.root.logs)
 
     def _make_proposer(self, state: State, engine: Engine) -> VariantProposer | LearningProposer:
         describe = Describer(

@@ -20,7 +20,9 @@ from holdfast.config import CheckpointConfig, Environment, RunConfig, TuneConfig
 from holdfast.config.registry import get_trainable, trainable_name, written_as
 from holdfast.controller import start_checkpoint
 from holdfast.controller.algorithms import check_algorithms
+from holdfast.controller.engine_choice import check_cluster
 from holdfast.controller.object_files import ObjectFiles
+from holdfast.controller.references import find_references, session
 from holdfast.controller.remote_experiment import Remote, is_unused, mark_mirror, mirror_root, remote_of
 from holdfast.controller.spec import Root, Spec, read_spec, sole_use, write_spec
 from holdfast.core import events as ev
@@ -36,8 +38,10 @@ from holdfast.errors import (
 from holdfast.journal.epoch import holder
 from holdfast.search.basic_variant import BasicVariantGenerator
 from holdfast.space import flatten_dict
+from holdfast.space.describe import describe_space
 from holdfast.space.nested import check_names
 from holdfast.space.objects import extract_objects
+from holdfast.space.value_names import value_names
 from holdfast.space.variants import VariantPlan
 from holdfast.stopper import resolve_stopper
 from holdfast.storage.address import parse
@@ -85,6 +89,7 @@ class Experiment:
         self.change: ev.SettingsChanged | None = None  # one that this restore was given, and that is no fact yet
         self.stream: TextIO | None = None  # where progress is shown; None: on the standard output
         self.has_new_requests = False  # trials that wait ask for what the trainable asks for now
+        self.by_name = settings.run_config.if_exists == "resume"  # the script resumes it when it is run again
         self.notes: list[str] = []  # what whoever loaded it should know: the use of stored code, say
 
     def variants(self) -> VariantPlan:
@@ -238,7 +243,7 @@ def create_experiment(
     space = check_space(param_space)
     assert run_config.checkpoint_config is not None
     check_checkpoint_config(run_config.checkpoint_config, is_class, name)
-    _check_available(run_config)
+    check_cluster(run_config, environment)
     if start:
         start_checkpoint.check(start)
     resolve_stopper(run_config.stop)
@@ -249,6 +254,7 @@ def create_experiment(
     settings = Settings(plain_space, tune_config, run_config)
     check_algorithms(tune_config, plain_space, seed)
     plan = plan_of(settings, tune_config.num_samples, seed, objects)
+    references = find_references(plan.objects, function)
     pickled_objects, pickled_settings = dump_objects(plan.objects), dump_settings(_without_secrets(settings))
     root = _choose_root(run_config, name, environment)
     spec = Spec(
@@ -263,6 +269,7 @@ def create_experiment(
         metric=tune_config.metric,
         mode=tune_config.mode,
         space_keys=space_keys(space),
+        space=describe_space(plain_space),
         total=plan.total,
         stop=repr(run_config.stop) if isinstance(run_config.stop, dict) else "",
         max_failures=run_config.failure_config.max_failures if run_config.failure_config else 0,
@@ -270,6 +277,9 @@ def create_experiment(
         max_identifier_len=environment.max_len_identifier,
         utc_offset_s=time.localtime().tm_gmtoff,
         given_as=written_as(trainable),
+        value_names=value_names(plan.objects),
+        references=references,
+        session=session() if references else "",
     )
     files = {
         root.trainable_file: pickled,
@@ -290,14 +300,6 @@ def _without_secrets(settings: Settings) -> Settings:
     run_config = copy.copy(settings.run_config)
     run_config.__dict__["storage_filesystem"] = None
     return Settings(settings.space, settings.tune_config, run_config)
-
-
-def _check_available(config: RunConfig) -> None:
-    """Refuse what this version cannot do, rather than do something else."""
-    if config.engine == "ray":
-        raise InvalidInputError(
-            'RunConfig.engine="ray" is not available in this version of holdfast. Leave it out, or give LocalEngine().'
-        )
 
 
 def _write(root: Root, spec: Spec, files: dict[Path, bytes], start: str) -> None:
@@ -415,7 +417,7 @@ def check_settings(experiment: Experiment, found: ChangedSettings) -> None:
     if found != experiment.changed:
         raise ExperimentExistsError(
             f"The settings of {experiment.root.shown} were changed by another driver after this Tuner was created. "
-            "Create it again, with Tuner.restore(...), to continue with those. Nothing was changed."
+            "Create the Tuner again to continue with those. Nothing was changed."
         )
 
 
@@ -447,4 +449,5 @@ def make_info(experiment: Experiment) -> ExperimentInfo:
         may_unpickle=True,
         max_identifier_len=spec.max_identifier_len,
         utc_offset_s=spec.utc_offset_s,
+        value_names=spec.value_names,
     )

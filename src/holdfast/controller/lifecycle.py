@@ -176,7 +176,7 @@ class DriverLife(ABC):
         ends = [
             ev.AttemptInterrupted(now, n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED) for n in self._interrupted
         ]
-        self.controller.record(*ends, ev.DriverStopped(now, state.driver.draining or "finished"))
+        self.controller.record(*ends, ev.DriverStopped(now, self.controller.memory.draining or "finished"))
 
     @abstractmethod
     def make_durable(self) -> None:
@@ -184,7 +184,7 @@ class DriverLife(ABC):
 
     def sweep_leftovers(self) -> None:
         """Remove what interrupted attempts had begun to stage."""
-        self.sweep({*self.controller.state.driver.untidy, *self._inherited, *self._interrupted})
+        self.sweep({*self.controller.memory.untidy, *self._inherited, *self._interrupted})
 
     @abstractmethod
     def take_last_snapshot(self) -> None:

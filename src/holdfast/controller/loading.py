@@ -12,7 +12,7 @@ import pickle
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.config import RunConfig, SyncConfig, TuneConfig
 from holdfast.config.registry import name_as_written, trainable_name
@@ -39,6 +39,7 @@ from holdfast.controller.experiment import (
 )
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.overrides import BEGIN_FROM, OBJECTIVE, Taken, change_of, take_again
+from holdfast.controller.references import check_references
 from holdfast.controller.remote_experiment import open_root
 from holdfast.controller.spec import Root, Spec, read_spec, sole_use
 from holdfast.errors import InvalidInputError, ObjectDamagedError
@@ -69,10 +70,15 @@ def load_experiment(
     sync_config: SyncConfig | None = None,
     tune_config: TuneConfig | None = None,
     run_config: RunConfig | None = None,
+    *,
+    by_name: bool = False,
 ) -> Experiment:
-    """The experiment at ``path``, with the user's objects as stored or as given again."""
+    """The experiment at ``path``, with the user's objects as stored or as given again.
+
+    ``by_name`` says that the user wrote ``if_exists="resume"`` and no call of ``Tuner.restore``, for messages.
+    """
     root, sync_config = _open_place(path, filesystem, sync_config)
-    given = (trainable, param_space, sync_config, tune_config, run_config)
+    given = (trainable, param_space, sync_config, tune_config, run_config, by_name)
     for _ in range(MAX_READS - 1):
         spec = read_spec(root)
         try:
@@ -100,18 +106,22 @@ def _load(
     sync_config: SyncConfig | None,
     tune_config: TuneConfig | None,
     run_config: RunConfig | None,
+    by_name: bool,
 ) -> Experiment:
     files = ObjectFiles(root, spec)
     is_new = imported.is_new(root, spec)
     if is_new and trainable is None:
         raise imported.no_trainable(root, spec)
-    function = _checked_again(spec, trainable) if trainable is not None else _stored_trainable(root, spec, files)
+    check_references(spec, root.shown, param_space=param_space, trainable=trainable)
+    asked = _asked(root, by_name)
+    again = trainable is not None
+    function = _checked_again(spec, trainable, asked) if again else _stored_trainable(root, spec, files)
     if not spec.is_kind_known:
         spec.is_class = is_class_trainable(function)
     try:
         settings, damaged = _stored_settings(root, files), False
     except ObjectDamagedError as error:
-        settings, damaged = settings_given_again(error, spec, param_space, tune_config, run_config), True
+        settings, damaged = settings_given_again(error, spec, param_space, tune_config, run_config, asked), True
     if is_new:
         imported.take_first(settings.tune_config, settings.run_config, tune_config, run_config)
     changed, begun_samples, begun = read_changed(root.path), spec.num_samples, as_begun(settings)
@@ -127,7 +137,7 @@ def _load(
     if param_space is None:
         objects = load_objects(root.values_file, stored=files.read(root.values_file))
     else:
-        given, notes = _take_space(settings, spec, param_space)
+        given, notes = _take_space(settings, spec, param_space, asked)
         newer = dump_objects(given)
         objects = load_objects(root.values_file, newer, files.read_or(root.values_file, newer))
         replacements[root.values_file] = objects.dump()
@@ -139,12 +149,36 @@ def _load(
     experiment = Experiment(root, spec, settings, function, objects)
     experiment.files, experiment.replacements, experiment.notes = files, replacements, notes
     experiment.begun_samples, experiment.changed = begun_samples, changed
+    experiment.by_name |= by_name
     if trainable is None:
         notes += _tell_of_stored_code(root, spec, function, files)
     _change(experiment, taken)
     if taken.code or taken.changes:
-        check_again(settings, spec, taken)
+        check_again(settings, spec, taken, asked)
     return experiment
+
+
+class RestoreWords(NamedTuple):
+    """How the user asked for an experiment, in messages about what was given again."""
+
+    to: str = " input to `Tuner.restore()`"
+    space: str = " (or leave it out, with Tuner.restore)"
+    objective: str = ": Tuner.restore(path, tune_config=TuneConfig(scheduler=...))"
+    instead: str = ""
+
+
+BY_CALL = RestoreWords()
+
+
+def _asked(root: Root, by_name: bool) -> RestoreWords:
+    if not by_name:
+        return BY_CALL
+    return RestoreWords(
+        to=f': {root.shown} exists, and RunConfig(if_exists="resume") resumes it',
+        space="",
+        objective=", and run the script again",
+        instead=' For another one start another experiment, with a new RunConfig(name=...) or if_exists="new".',
+    )
 
 
 def _open_place(
@@ -157,14 +191,16 @@ def _open_place(
     return fetch_copy(os.fspath(path), sync_config)
 
 
-def _take_space(settings: Settings, spec: Spec, param_space: Any) -> tuple[dict[str, Any], list[str]]:
+def _take_space(
+    settings: Settings, spec: Spec, param_space: Any, asked: RestoreWords
+) -> tuple[dict[str, Any], list[str]]:
     """Take the functions of a space that was given again, or all of it if none is known.
 
     Returns:
         The objects in it, and what the user should know.
     """
-    space, objects = _respecified(spec, param_space)
-    notes = check_same_space(settings.space, space)
+    space, objects = _respecified(spec, param_space, asked)
+    notes = check_same_space(settings.space, space, asked=asked)
     settings.space = space if imported.lacks_space(spec, settings.space) else _refreshed(settings.space, space)
     return objects, notes
 
@@ -185,7 +221,7 @@ def _change(experiment: Experiment, taken: Taken) -> None:
         put_over(settings, experiment.spec, experiment.changed.after(experiment.change), values)
 
 
-def check_again(settings: Settings, spec: Spec, taken: Taken) -> None:
+def check_again(settings: Settings, spec: Spec, taken: Taken, asked: RestoreWords) -> None:
     """Refuse what cannot work, before anything is changed.
 
     Raises:
@@ -208,24 +244,24 @@ def check_again(settings: Settings, spec: Spec, taken: Taken) -> None:
         raise InvalidInputError(
             f"{error} A scheduler or searcher that was constructed with its own metric keeps it. To change that one, "
             "give it again, made with the new metric and the same other arguments, and leave metric and mode of "
-            "TuneConfig out: Tuner.restore(path, tune_config=TuneConfig(scheduler=...)). Nothing was changed."
+            f"TuneConfig out{asked.objective}. Nothing was changed."
         ) from error
 
 
-def _checked_again(spec: Spec, trainable: Any) -> Any:
+def _checked_again(spec: Spec, trainable: Any, asked: RestoreWords) -> Any:
     name = trainable_name(trainable)
     if name != spec.trainable:
         raise InvalidInputError(
-            "Invalid `trainable` input to `Tuner.restore()`: it must be the one that the experiment was started with. "
+            f"Invalid `trainable`{asked.to}: it must be the one that the experiment was started with. "
             f"Got a trainable with identifier {name!r} but expected {spec.trainable!r}. Changed code under the same "
-            "name is fine."
+            f"name is fine.{asked.instead}"
         )
     function = resolve_trainable(trainable)
     if spec.is_kind_known and is_class_trainable(function) != spec.is_class:
         was, now = ("class", "function") if spec.is_class else ("function", "class")
         raise InvalidInputError(
-            f"Invalid `trainable` input to `Tuner.restore()`: {spec.trainable!r} was a {was}, and its checkpoints are "
-            f"those of one; got a {now} of the same name."
+            f"Invalid `trainable`{asked.to}: {spec.trainable!r} was a {was}, and its checkpoints are "
+            f"those of one; got a {now} of the same name.{asked.instead}"
         )
     return function
 
@@ -278,6 +314,7 @@ def settings_given_again(
     param_space: Any,
     tune_config: TuneConfig | None,
     run_config: RunConfig | None,
+    asked: RestoreWords,
 ) -> Settings:
     """The settings of an experiment whose file of them is damaged, if the user has given them all.
 
@@ -286,7 +323,7 @@ def settings_given_again(
     """
     if tune_config is None or run_config is None or (param_space is None and spec.space_keys):
         raise error
-    space, _ = _respecified(spec, {} if param_space is None else param_space)
+    space, _ = _respecified(spec, {} if param_space is None else param_space, asked)
     begun = copy.copy(tune_config)
     for name in ("num_samples", "metric", "mode"):  # as it was begun; others are a change
         begun._set(name, getattr(spec, name))
@@ -294,12 +331,12 @@ def settings_given_again(
     return Settings(space, begun, copy.copy(run_config))
 
 
-def _respecified(spec: Spec, param_space: Any) -> tuple[dict[str, Any], dict[str, Any]]:
+def _respecified(spec: Spec, param_space: Any, asked: RestoreWords) -> tuple[dict[str, Any], dict[str, Any]]:
     space = check_space(param_space)
     keys = space_keys(space)
     if spec.is_space_known and keys != spec.space_keys:
         raise InvalidInputError(
-            "Invalid `param_space` input to `Tuner.restore()`: its keys must be those of the original space, because "
+            f"Invalid `param_space`{asked.to}: its keys must be those of the original space, because "
             f"only objects in it are replaced.\nGot: {keys}\nExpected: {spec.space_keys}\nFor another space "
             f"start another experiment, with a new RunConfig(name=...). {BEGIN_FROM} Nothing was changed."
         )
@@ -317,7 +354,7 @@ def _refreshed(stored: Any, given: Any) -> Any:
     return stored
 
 
-def check_same_space(stored: Any, given: Any, path: str = "") -> list[str]:
+def check_same_space(stored: Any, given: Any, path: str = "", asked: RestoreWords = BY_CALL) -> list[str]:
     """Refuse other domains and grids than those of the experiment.
 
     Returns:
@@ -329,7 +366,7 @@ def check_same_space(stored: Any, given: Any, path: str = "") -> list[str]:
     if isinstance(stored, Mapping) and isinstance(given, Mapping):
         keys = [key for key in stored if key in given and not is_marker(stored) and not is_marker(given)]
         below = ((stored[key], given[key], f"{path}/{key}" if path else str(key)) for key in keys)
-        return [note for each in below for note in check_same_space(*each)]
+        return [note for each in below for note in check_same_space(*each, asked)]
     if _is_same(stored, given):
         return []
     if not path.endswith("/grid_search") and not isinstance(stored, Domain) and not isinstance(given, Domain):
@@ -338,8 +375,8 @@ def check_same_space(stored: Any, given: Any, path: str = "") -> list[str]:
         ]
     raise InvalidInputError(
         f"Invalid `param_space`: {path.removesuffix('/grid_search')!r} is {shortened(given)} now and was "
-        f"{shortened(stored)}. An experiment keeps its original space. Pass the same space (or leave it out, "
-        "with Tuner.restore) to resume, or start another experiment, with a new RunConfig(name=...). "
+        f"{shortened(stored)}. An experiment keeps its original space. Pass the same space{asked.space} to resume, or "
+        "start another experiment, with a new RunConfig(name=...). "
         f"{BEGIN_FROM} Nothing was changed."
     )
 

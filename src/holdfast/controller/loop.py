@@ -18,6 +18,7 @@ import msgspec
 from holdfast.controller.advice import LARGE_REPORT_BYTES
 from holdfast.controller.clock import Clock
 from holdfast.controller.hooks import Hooks
+from holdfast.controller.storage_lag import StorageLagWatch
 from holdfast.controller.watches import Watches
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
@@ -25,7 +26,7 @@ from holdfast.core import observations as ob
 from holdfast.core.decide import decide_all
 from holdfast.core.plan import drained, finished
 from holdfast.core.policies import Policies
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.core.turn import Turn
 from holdfast.engines.base import Engine
 from holdfast.errors import StorageError
@@ -39,16 +40,20 @@ class JournalWriter(Protocol):
     """What the loop needs of a journal (``journal.log.Journal``)."""
 
     @property
-    def blocked(self) -> OSError | None: ...
+    def blocked(self) -> OSError | None:
+        """Why records wait in memory, or None; ``append`` and ``flush`` try again."""
 
     @property
-    def fenced(self) -> bool: ...
+    def fenced(self) -> bool:
+        """Whether a newer driver has taken over; nothing may be written any more."""
 
     @property
-    def written_seq(self) -> int: ...
+    def written_seq(self) -> int:
+        """Last record that survives the death of every process."""
 
     @property
-    def accepted_seq(self) -> int: ...
+    def accepted_seq(self) -> int:
+        """Last record for which a reply may leave the process."""
 
     @property
     def local_seq(self) -> int:
@@ -62,9 +67,11 @@ class JournalWriter(Protocol):
     def durable_seq(self) -> int:
         """Last record that is where the experiment lives: what it makes obsolete may be deleted."""
 
-    def append(self, payloads: Sequence[bytes]) -> int: ...
+    def append(self, payloads: Sequence[bytes]) -> int:
+        """Write records and return the number of the last one; what cannot be written waits in memory."""
 
-    def flush(self) -> bool: ...
+    def flush(self) -> bool:
+        """Try once more to write what waits, and return whether nothing waits any more."""
 
     def request_sync(self) -> None:
         """Something waits for ``local_seq``."""
@@ -117,8 +124,17 @@ Gated = tuple[int, cmd.Commit | cmd.Delete]
 class Controller:
     """Drives one experiment until it is finished or interrupted."""
 
-    def __init__(self, state: State, policies: Policies, edges: Edges, hooks: Hooks, watches: Watches) -> None:
+    def __init__(
+        self,
+        state: State,
+        memory: DriverMemory,
+        policies: Policies,
+        edges: Edges,
+        hooks: Hooks,
+        watches: Watches,
+    ) -> None:
         self.state = state
+        self.memory = memory
         self.policies = policies
         self.edges = edges
         self.hooks = hooks
@@ -128,6 +144,7 @@ class Controller:
         self._deletions: deque[Gated] = deque()
         self._inbox: list[ob.Observation] = []
         self._hurry = False
+        self._lag = StorageLagWatch(edges.journal)
 
     def tell(self, *observations: ob.Observation) -> None:
         """Put observations before those of the edges in the next turn."""
@@ -137,9 +154,9 @@ class Controller:
         """Is there nothing left that this driver should do?"""
         if self._inbox:
             return False
-        if self.state.driver.draining:
-            return drained(self.state)
-        return finished(self.state)
+        if self.memory.draining:
+            return drained(self.state, self.memory)
+        return finished(self.state, self.memory)
 
     def step(self, timeout_s: float = POLL_S) -> None:
         """Wait for something to happen, at most ``timeout_s``, and deal with all of it."""
@@ -155,14 +172,16 @@ class Controller:
         self._inbox.clear()
         batch += edges.jobs.drain()
         batch += edges.proposer.drain()
-        batch += self.watches.look(self.state, edges.clock.now())
+        now = edges.clock.now()
+        batch += self.watches.look(self.state, self.memory, now)
+        batch += self._lag.look(now)
         self.turn(batch)
 
     def turn(self, observations: Iterable[ob.Observation]) -> None:
         """One pass: decide, make durable, tell, act."""
         hooks = self.hooks
         hooks.before_turn()
-        turn = Turn(self.state, self.policies, self.edges.clock.now(), hooks.watch)
+        turn = Turn(self.state, self.memory, self.policies, self.edges.clock.now(), hooks.watch)
         try:
             decide_all(turn, observations)
         finally:
@@ -179,7 +198,7 @@ class Controller:
 
     def record(self, *events: ev.AnyEvent) -> None:
         """Journal facts that no observation led to (the driver's own coming and going)."""
-        turn = Turn(self.state, self.policies, self.edges.clock.now(), self.hooks.watch)
+        turn = Turn(self.state, self.memory, self.policies, self.edges.clock.now(), self.hooks.watch)
         for event in events:
             turn.add(event)
         self._write(turn.events)
@@ -201,12 +220,14 @@ class Controller:
     def _wait_for_space(self, seq: int) -> None:
         """The journal cannot be written: nothing may be answered or started until it can (I1)."""
         journal, clock = self.edges.journal, self.edges.clock
-        self.hooks.trouble(f"the journal cannot be written ({journal.blocked}); waiting for space")
+        since, blocked = clock.now(), journal.blocked
+        self.hooks.trouble(f"the journal cannot be written ({blocked}); waiting for space")
         while not journal.flush() or journal.accepted_seq < seq:
             if self.watches.give_up(clock.now()):
                 raise journal.left_behind()
             clock.sleep(JOURNAL_RETRY_S)
         self.hooks.trouble("")
+        self._lag.was_blocked(since, clock.now(), blocked)
 
     def _dispatch(self, commands: list[cmd.Command]) -> None:
         last = len(commands) - 1

@@ -80,8 +80,8 @@ class ObjectFiles:
             path = self._root.objects / name
             if self._content(path).digest == state.objects[name]:
                 raise ExperimentExistsError(
-                    f"{path} was replaced by another driver after this Tuner was created. Create it again, with "
-                    "Tuner.restore(...), to continue with that. Nothing was changed."
+                    f"{path} was replaced by another driver after this Tuner was created. Create the Tuner again "
+                    "to continue with that. Nothing was changed."
                 )
             raise damaged(path, reason)
 

@@ -8,19 +8,21 @@ from __future__ import annotations
 
 import gc
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 
 from holdfast.core import events as ev
 from holdfast.core.changed_settings import ChangedSettings
 from holdfast.core.retention import Retention
-from holdfast.core.state import State, Status, Stored, Trial, WorkerFacts, units
+from holdfast.core.state import State, Status, Stored, Trial, UserNote, WorkerFacts, units
 from holdfast.core.transitions import apply, check_known
 from holdfast.errors import JournalDamagedError
-from holdfast.journal.reader import JournalContents, no_contents
+from holdfast.journal.frames import FRAME_OVERHEAD
+from holdfast.journal.reader import JournalContents, bytes_behind, no_contents
 from holdfast.journal.records import check_stage_name, check_trial_names, read_events
 from holdfast.journal.snapshot import Snapshot, SnapshotStore
 from holdfast.storage.local import REAL_DISK, Disk
@@ -52,12 +54,21 @@ class SnapshotRecord(msgspec.Struct, array_like=True):
     objects: dict[str, str] = {}
     settings: ChangedSettings = ChangedSettings()
     reopened: str = ""
+    requests: list[str] = []
+    tags: tuple[str, ...] = ()
+    notes: tuple[UserNote, ...] = ()
 
 
 _trial_decoder = msgspec.msgpack.Decoder(Trial)
 _trial_encoder = msgspec.msgpack.Encoder()
 _snapshot_decoder = msgspec.msgpack.Decoder(SnapshotRecord)
 _log = logging.getLogger("holdfast.journal")
+
+Progress: TypeAlias = Callable[[int, int], None]
+"""Is told how many bytes of snapshot and journal were read, and of how many."""
+
+TELL_EVERY = 1 << 20
+"""Bytes between two calls of it."""
 
 
 class Opened(msgspec.Struct):
@@ -74,6 +85,10 @@ class Opened(msgspec.Struct):
         return bool(self.contents.vouched_by) and self.contents.vouched_by == self.state.epoch
 
 
+MANY_OBJECTS = 2_000
+"""So many new ones are worth being counted among the old objects."""
+
+
 @contextmanager
 def collector_paused() -> Iterator[None]:
     """Without the cyclic collector: what is decoded stays, and would be walked through again and again as it grows.
@@ -87,7 +102,9 @@ def collector_paused() -> Iterator[None]:
     try:
         yield
     finally:
-        if not gc.get_freeze_count():
+        # Asked in this order: the second question walks through everything that is frozen, millions of objects in a
+        # server, and little was decoded in most cases.
+        if gc.get_count()[0] > MANY_OBJECTS and not gc.get_freeze_count():
             # Counts what was decoded among the old objects. Otherwise it is new, and walked through at once.
             gc.freeze()
             gc.unfreeze()
@@ -105,6 +122,7 @@ def open_state(
     accept: Callable[[dict[str, bytes], ChangedSettings], bool] = lambda _policies, _settings: True,
     tolerant: bool = False,
     disk: Disk = REAL_DISK,
+    progress: Progress | None = None,
 ) -> Opened:
     """Fold everything that happened so far into a ``State``.
 
@@ -118,17 +136,19 @@ def open_state(
             read; if it says no, the whole history is read.
         tolerant: Fold what stands before damage, and say what that is, instead of raising it.
         disk: Where the root is.
+        progress: Is told how far it got.
 
     Raises:
         JournalDamagedError: A record is damaged or missing, or says what no driver writes.
     """
     state, position, seq = State(), None, -1
     snapshot = (store or SnapshotStore(root, disk=disk)).load()
-    found = None if snapshot is None else _unpack(snapshot, retention)
+    meter = None if progress is None else _Meter(progress, root, snapshot)
+    found = None if snapshot is None else _unpack(snapshot, retention, meter)
     if snapshot is not None and found is not None and accept(found[1], found[0].settings):
         state, position, seq = found[0], snapshot.position, snapshot.seq
     try:
-        events = read_events(root, after=position, disk=disk)
+        events = read_events(root, after=position, disk=disk, through=None if meter is None else meter.records)
     except JournalDamagedError as damage:
         if not tolerant:
             raise
@@ -150,14 +170,44 @@ def open_state(
     return Opened(state, events.contents, seq)
 
 
-def _unpack(snapshot: Snapshot, retention: Retention) -> tuple[State, dict[str, bytes]] | None:
+class _Meter:
+    """Tells how far an opening got: what passes through it is counted."""
+
+    def __init__(self, tell: Progress, root: Path, snapshot: Snapshot | None) -> None:
+        self._tell = tell
+        self._read = self._told = 0
+        archived = 0 if snapshot is None else sum(map(len, snapshot.archived))
+        self._total = archived + bytes_behind(root, None if snapshot is None else snapshot.position)
+        tell(0, self._total)
+
+    def payloads(self, payloads: Iterable[bytes]) -> Iterator[bytes]:
+        for payload in payloads:
+            self._count(len(payload))
+            yield payload
+
+    def records(self, records: Iterable[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+        for record in records:
+            self._count(len(record[1]) + FRAME_OVERHEAD)
+            yield record
+
+    def _count(self, size: int) -> None:
+        self._read += size
+        if self._read - self._told >= TELL_EVERY:
+            self._told = self._read
+            self._tell(self._read, max(self._total, self._read))
+
+
+def _unpack(
+    snapshot: Snapshot, retention: Retention, meter: _Meter | None = None
+) -> tuple[State, dict[str, bytes]] | None:
     """The state in a snapshot and what policies stored there; None if no driver can have written it.
 
     Its checksums are right, so somebody has made it so, or there is a fault: the journal knows better.
     """
     try:
         record = _snapshot_decoder.decode(snapshot.payload)
-        state = state_from(record, [_trial_decoder.decode(raw) for raw in snapshot.archived], retention)
+        archived = snapshot.archived if meter is None else meter.payloads(snapshot.archived)
+        state = state_from(record, list(map(_trial_decoder.decode, archived)), retention)
         _check_trials(state)
         return state, record.policies
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
@@ -205,10 +255,9 @@ def is_settled(trial: Trial) -> bool:
 
 def snapshot_payload(state: State, live: list[Trial], policies: dict[str, bytes]) -> bytes:
     """The state as a snapshot; ``live`` are the trials that the archive does not hold up to date."""
-    parked = sorted(state.driver.parked)
     record = SnapshotRecord(
         live=live,
-        pending=[*parked, *state.pending],
+        pending=list(state.pending),
         paused=list(state.paused),
         overall=[],
         workers=state.unseen,
@@ -230,6 +279,9 @@ def snapshot_payload(state: State, live: list[Trial], policies: dict[str, bytes]
         objects=state.objects,
         settings=state.settings,
         reopened=state.reopened,
+        requests=list(state.requests),
+        tags=state.tags,
+        notes=state.notes,
     )
     return msgspec.msgpack.encode(record)
 
@@ -253,6 +305,7 @@ def state_from(record: SnapshotRecord, archived: list[Trial], retention: Retenti
     state.lived_s, state.stopped = record.lived_s, record.stopped
     state.asks, state.objects, state.settings = record.asks, record.objects, record.settings
     state.reopened = record.reopened
+    state.requests, state.tags, state.notes = dict.fromkeys(record.requests), record.tags, record.notes
     state.full_since, state.full_limit = record.full_since, record.full_limit
     _oldest_first(state)
     return state
@@ -268,6 +321,8 @@ def _index(state: State) -> None:
         if where is not None:
             workers[worker] = where
             seen_by[worker] = seen_by.get(worker, 0) + 1
+        if trial.user_stop:
+            state.user_stops[trial.n] = None
         if trial.checkpoints or trial.origin is not None or trial.status == Status.RUNNING:
             _index_live(state, trial)
     state.uniform = all(trial.request == state.trials[0].request for trial in state.trials)
@@ -277,7 +332,7 @@ def _index_live(state: State, trial: Trial) -> None:
     if trial.status == Status.RUNNING:
         state.running[trial.n] = None
         for name, amount in units(trial.request).items():
-            state.driver.used[name] = state.driver.used.get(name, 0) + amount
+            state.used[name] = state.used.get(name, 0) + amount
     for record in trial.checkpoints:
         if record.stored == Stored.STAGED:
             state.staged[trial.n, record.index] = None

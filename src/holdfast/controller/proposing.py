@@ -85,6 +85,10 @@ class VariantProposer:
         self._owed = 0
         self.error: Exception | None = None
 
+    def replan(self, plan: Plan) -> None:
+        """Continue with a plan that differs in its length only."""
+        self._plan = plan
+
     def ask(self, count: int) -> None:
         """Owe ``count`` more proposals."""
         self._owed += count

@@ -36,7 +36,8 @@ from holdfast.views.results import OURS, ResultBuilder, RowFolder
 from holdfast.views.trials import ExperimentInfo, trial_dirname
 
 REASON = "the journal was repaired"
-DETAIL = "rebuilt by holdfast repair: the record of how this attempt ended is lost"
+REBUILT = "rebuilt by holdfast repair"
+DETAIL = f"{REBUILT}: the record of how this attempt ended is lost"
 _CLOSE = 1e-6
 
 
@@ -176,7 +177,7 @@ class _Rebuilding:
             self._add_checkpoint(trial, events, fresh[index])
         if events:
             if gone:
-                self._tell(events, ev.CheckpointsDropped(events[-1].at, trial.n, gone))
+                self._tell(events, ev.CheckpointsDropped(events[-1].at, trial.n, gone, REBUILT))
                 self._tell(events, ev.CheckpointsDeleted(events[-1].at, trial.n, gone))
             self._end(trial, events, known)
         return events
@@ -211,9 +212,9 @@ class _Rebuilding:
         if trial.status == Status.RUNNING:
             self._tell(events, ev.AttemptInterrupted(at, n, trial.attempt, ev.Cause.DRIVER_LOST, DETAIL))
         elif trial.status == Status.PAUSED:
-            self._tell(events, ev.TrialResumed(at, n))
+            self._tell(events, ev.TrialResumed(at, n, REBUILT))
         elif trial.final:
-            self._tell(events, ev.TrialRequeued(at, n, "resume"))
+            self._tell(events, ev.TrialRequeued(at, n, "resume", REBUILT))
         own = next((each for each in reversed(trial.committed()) if each.row == rows), None)
         source = None if own is None else (n, own.index)
         self._tell(events, ev.TrialStarted(at, n, max(trial.attempt + 1, newest), rows, source))

@@ -13,9 +13,11 @@ from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
 
-from holdfast.checkpoints.job_threads import JobThreads
+from holdfast.checkpoints.job_threads import MAX_JOBS_AT_ONCE, JobThreads
+from holdfast.checkpoints.jobs import bringing
 from holdfast.checkpoints.remote_job_threads import AnyJob, AnyOutcome, RemoteJobThreads
 from holdfast.checkpoints.remote_jobs import RemoteJobPerformer
+from holdfast.checkpoints.stage_sending import SendsStages
 from holdfast.config import SyncConfig
 from holdfast.controller.backends import CheckpointJobs, Durability, JobContext
 from holdfast.controller.evidence import Known, is_only_in_store, records_lost, unknown_checkpoints, unknown_in_store
@@ -26,11 +28,10 @@ from holdfast.controller.shipped_journal import (
     ObjectsFirst,
     Setbacks,
     ShippedJournal,
-    in_mirror,
     in_words,
+    mirror_of,
     patience_s,
     taken_over,
-    told_of,
     why_give_up,
 )
 from holdfast.controller.spec import Root
@@ -39,10 +40,7 @@ from holdfast.core.state import State
 from holdfast.errors import (
     DamageError,
     ExperimentExistsError,
-    ExperimentLockedError,
     ExperimentNotFoundError,
-    FencedError,
-    JournalDamagedError,
     NotShippedError,
     ObjectMissingError,
     StorageError,
@@ -61,6 +59,9 @@ LAST_WORDS_S = 10.0  # for the part that lets go, when the run ends with an exce
 HURRIED_WORDS_S = 0.5  # the same, if somebody has no time for that
 LOOK_S = 0.25
 LOCK_S = 120.0  # a claim takes a few requests; one that hangs must not keep others out for ever
+
+SENDERS_AT_ONCE = 32
+"""So many machines may upload at a time; this one only waits for them."""
 
 
 class Background:
@@ -167,12 +168,8 @@ class RemoteBackend:
         return claim
 
     def _claim_here(self, takeover: bool) -> Claim:
-        try:
+        with mirror_of(self._remote.url):
             return claim_epoch(self._root.path, takeover=takeover)
-        except ExperimentLockedError as error:
-            raise told_of(self._remote.url, self._root.path, error) from None
-        except StorageError as error:
-            raise in_mirror(self._remote.url, error) from None
 
     def _is_ours(self) -> bool:
         """Whether the experiment that the store has is the mirror's."""
@@ -193,13 +190,9 @@ class RemoteBackend:
 
     def open(self, claim: Claim) -> Journal:
         # "sync" means the store: waiting for the local disk besides would only cost time.
-        try:
+        with mirror_of(self._remote.url):
             self._journal = self._background.journal(self._root.path, claim)
             self._logs = LogUploads(self._root.path, claim.epoch)
-        except FencedError as error:
-            raise told_of(self._remote.url, self._root.path, error) from None
-        except (StorageError, JournalDamagedError) as error:
-            raise in_mirror(self._remote.url, error) from None
         return self._journal
 
     def compare(self, state: State, uid: str) -> None:
@@ -215,10 +208,8 @@ class RemoteBackend:
         """Raise `FencedError` if a newer driver, here or elsewhere, has taken over since this one's claim."""
         assert self._journal is not None
         assert self._start is not None
-        try:
+        with mirror_of(self._remote.url):
             self._journal.flush()
-        except FencedError as error:
-            raise told_of(self._remote.url, self._root.path, error) from None
         if self._store.stat(parts.part_key(self._start.shipped.number + 1)) is not None:
             raise taken_over(self._remote.url)
 
@@ -231,8 +222,7 @@ class RemoteBackend:
         journal.on_synced = partial(self._synced, shipper)
         shipper.on_shipped = lambda _: wake()
         shipper.on_fenced = lambda _: wake()
-        place = (str(self._root.path), self._remote.url)
-        shipped = ShippedJournal(journal, shipper, place, sync=self._durability == "sync")
+        shipped = ShippedJournal(journal, shipper, self._remote.url, sync=self._durability == "sync")
         shipped.hopeless = partial(self._hopeless, state)
         shipped.unshipped = lambda: self.not_shipped(self._missing(state), "this driver is shutting down")
         return shipped
@@ -286,10 +276,15 @@ class RemoteBackend:
 
     def checkpoint_jobs(self, wake: Callable[[], None], context: JobContext) -> CheckpointJobs:
         """Begin to keep checkpoints, here and in the store."""
-        workers = RemoteJobThreads(wake, self._depot.perform, self._background.job_threads)
+        stages, depot = context.stages, self._depot
+        depot.senders = stages if isinstance(stages, SendsStages) else None
+        perform = bringing(stages, depot.perform, depot.perform_there)
+        commits = MAX_JOBS_AT_ONCE if depot.senders is None else SENDERS_AT_ONCE
+        workers = RemoteJobThreads(wake, perform, self._background.job_threads, commits)
         edge = RemoteCheckpointJobEdge(
             workers,
             context.state,
+            context.memory,
             context.clock,
             trial_dir=context.trial_dir,
             trouble=context.trouble,
@@ -313,7 +308,7 @@ class RemoteBackend:
         missing = self._missing(state)
         return str(self.not_shipped(missing, "this driver leaves at once")) if missing else ""
 
-    def finish(self, state: State, impatient: Callable[[], str]) -> None:
+    def finish(self, state: State, impatient: Callable[[], str], draining: str = "") -> None:
         """Wait until the journal, all checkpoints and all result files are in the store.
 
         Raises:
@@ -334,7 +329,7 @@ class RemoteBackend:
         if self._files is not None:
             self._finish_files(self._files, impatient)
         if state.staged:
-            why = state.driver.draining or "their upload has not ended"
+            why = draining or "their upload has not ended"
             raise self.not_shipped(self._missing(state), why)
         if self._gave_up:
             raise StorageError(

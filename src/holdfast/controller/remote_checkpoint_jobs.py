@@ -29,7 +29,7 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.policies import NO_LIMIT
 from holdfast.core.retention import Retention
-from holdfast.core.state import CheckpointRecord, State, Stored, Trial
+from holdfast.core.state import CheckpointRecord, DriverMemory, State, Stored, Trial
 
 SCAN_EVERY = 16
 """Of a trial with more commits than this under way, local copies are looked for after so many of them."""
@@ -45,6 +45,8 @@ _FREEING = (
     ev.AttemptInterrupted,
 )
 """After these, fewer local copies may be needed."""
+
+_IN_MIRROR = (jobs.PrepareJob, jobs.DiscardJob, jobs.PruneJob)
 
 
 def most_uncommitted(rule: Retention) -> int:
@@ -67,6 +69,7 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
         self,
         workers: RemoteJobThreads,
         state: State,
+        memory: DriverMemory,
         clock: Clock,
         *,
         trial_dir: Callable[[int], Path],
@@ -74,11 +77,12 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
         rule: Retention,
         keeps_copies: bool = False,
     ) -> None:
-        """Begin with nothing to do. The arguments are those of ``CheckpointJobEdge``, and two more.
+        """Begin with nothing to do. The arguments are those of ``CheckpointJobEdge``, and three more.
 
         Args:
             workers: The threads.
             state: What commands refer to.
+            memory: What the driver knows for now: checkpoints that trials are about to start from.
             clock: For retries.
             trial_dir: Where a trial's checkpoints are.
             trouble: Told what is being tried again.
@@ -86,6 +90,7 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
             keeps_copies: Whether the mirror keeps what the store has, until retention drops it there as well.
         """
         super().__init__(workers, state, clock, trial_dir=trial_dir, trouble=trouble)
+        self._memory = memory
         self._keeps_copies = keeps_copies
         self._lanes = workers
         self._rule = rule
@@ -259,8 +264,6 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
                     found += self._discarded(outcome.n, outcome.index)
                 case jobs.PruneDone():
                     self._settled(jobs.PruneJob, outcome.n, outcome.index)
-                case jobs.MirrorFailed():
-                    self._failed(outcome)
                 case _:
                     observation = self._translate(outcome)
                     if observation is not None:
@@ -312,8 +315,10 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
         self._commits.pop((n, index), None)
         return [ob.DeleteEnded(n, index, ok=True)]
 
-    def _failed(self, outcome: jobs.MirrorFailed) -> None:
+    def _failed(self, outcome: jobs.JobFailed) -> ob.Observation | None:
         kind, n, index = outcome.kind, outcome.n, outcome.index
+        if kind not in _IN_MIRROR:
+            return super()._failed(outcome)
         tries = self._tries.get((kind, n, index), 0)
         if kind is jobs.PrepareJob and not outcome.damaged and self._commits[n, index].state == CommitState.READING:
             self._again(kind, n, index, f"a checkpoint cannot be saved on this machine: {outcome.message}")
@@ -325,6 +330,7 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
             self._settled(kind, n, index)
             if kind is jobs.PruneJob and not outcome.damaged:
                 heapq.heappush(self._prune_at, (self._clock.now() + MAX_RETRY_S, n))
+        return None
 
     # --- local copies
 
@@ -367,8 +373,8 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
 
     def _is_read(self, n: int, index: int) -> bool:
         """Whether an attempt has started from it, or is about to."""
-        state, key = self._state, (n, index)
-        soon: tuple[Any, ...] = (state.holds, state.driver.awaited, state.driver.verified)
+        state, memory, key = self._state, self._memory, (n, index)
+        soon: tuple[Any, ...] = (state.holds, memory.awaited, memory.verified)
         return any(key in keys for keys in soon) or any(state.trials[m].source == key for m in state.running)
 
 

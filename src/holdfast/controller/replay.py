@@ -12,6 +12,7 @@ from holdfast.core import events as ev
 from holdfast.core.changed_settings import ChangedSettings
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Trial
+from holdfast.core.user_facts import STOPPED_BY_USER
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.storage.local import REAL_DISK, Disk
 
@@ -38,6 +39,10 @@ class Memory(Protocol):
         """Remember that; False if it cannot be read, and then nothing has changed."""
 
 
+_NOT_ASKED = ("done", STOPPED_BY_USER)
+"""Reasons for which a trial is told to stop before its stop rule is asked."""
+
+
 class StopRuleMemory:
     """What the user's stop rule remembers."""
 
@@ -49,8 +54,8 @@ class StopRuleMemory:
         self.get_state = rule.get_state
 
     def before(self, state: State, e: ev.AnyEvent) -> None:
-        # As in ``core.decide``: before the report counts, and not if it was done or everything was being stopped.
-        if isinstance(e, ev.Reported) and e.why != "done" and not state.stopping:
+        # As in ``core.decide``: before the report counts, and not if it was done or was being stopped anyway.
+        if isinstance(e, ev.Reported) and e.why not in _NOT_ASKED and not state.stopping:
             trial = state.trials[e.n]
             self._rule.why_stop(trial, lambda: self._result_of(state, trial, e.metrics, e.dt, e.at, e.worker))
 

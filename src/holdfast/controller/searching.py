@@ -99,6 +99,7 @@ class LearningProposer:
         self._memory = b""
         self._later: deque[Item] = deque()  # what was told since ``_memory``
         self._heard = 0
+        self._reopened = 0  # what ended the search before it had heard so much does not count
         self._saving = False
         self._ready: deque[Said | Exception] = deque()
         self._inbox: queue.SimpleQueue[Item | Save | Created | None] = queue.SimpleQueue()
@@ -182,9 +183,10 @@ class LearningProposer:
         item = self._script.item(state, event)
         if item is None:
             return False
+        self._heard += 1
         if isinstance(item, ObjectiveChanged):  # whatever had ended the search until now: it is asked again
             self._ready = deque(said for said in self._ready if not _is_end(said))
-        self._heard += 1
+            self._reopened = self._heard
         if self._keeps_memory:
             self._later.append(item)
         self._inbox.put(item)
@@ -239,7 +241,7 @@ class LearningProposer:
                 self._memory = message.adapter
                 while len(self._later) > self._heard - message.heard:
                     self._later.popleft()
-            else:
+            elif not (_is_end(message) and isinstance(message, Said) and message.heard < self._reopened):
                 self._ready.append(message)
 
     def _observation(self, said: Said) -> ob.Observation:

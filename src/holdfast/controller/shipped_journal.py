@@ -9,14 +9,14 @@ from __future__ import annotations
 import os
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 
 from holdfast.checkpoints.jobs import DeleteJob, Job
 from holdfast.controller.fenced_uploads import FencedUploads
 from holdfast.controller.remote_experiment import OBJECTS
 from holdfast.controller.spec import Root
-from holdfast.errors import FencedError, OwnershipError, StorageError, StoreDeniedError, TuneError
+from holdfast.errors import FencedError, JournalDamagedError, OwnershipError, StorageError, StoreDeniedError
 from holdfast.journal.log import Journal
 from holdfast.journal.reader import Position
 from holdfast.shipping import parts
@@ -33,18 +33,18 @@ SYNC_RETRY_S = 0.5  # and then, until the loop looks whether it was told to end
 class ShippedJournal:
     """The journal of an experiment in a store, for the loop: what is in the store counts as synced."""
 
-    def __init__(self, journal: Journal, shipper: Shipper, place: tuple[str, str], *, sync: bool) -> None:
+    def __init__(self, journal: Journal, shipper: Shipper, url: str, *, sync: bool) -> None:
         """Join the two.
 
         Args:
             journal: The mirror's.
             shipper: What ships it.
-            place: The mirror, and the address that a person knows the experiment by.
+            url: The address that a person knows the experiment by.
             sync: Whether an append waits for the store.
         """
         self._journal = journal
         self._shipper = shipper
-        self._mirror, self._url = place
+        self._url = url
         self._sync = sync
         self.hopeless: Callable[[], StorageError | None] = lambda: None
         """Asked while an append waits for the store: the error to end with, if there is no use in waiting."""
@@ -90,7 +90,8 @@ class ShippedJournal:
         try:
             seq = self._journal.append(payloads)
         except FencedError as error:
-            raise told_of(self._url, self._mirror, error) from None
+            error.place = self._url  # nobody should restore a mirror by its path
+            raise
         if self._sync:
             self._journal.request_sync()
             self._shipper.wait_shipped(seq, SYNC_REPLY_S)
@@ -100,7 +101,8 @@ class ShippedJournal:
         try:
             done = self._journal.flush()
         except FencedError as error:
-            raise told_of(self._url, self._mirror, error) from None
+            error.place = self._url  # nobody should restore a mirror by its path
+            raise
         if self._shipper.fenced:
             raise taken_over(self._url)
         if not self._sync:
@@ -128,25 +130,20 @@ class ShippedJournal:
 
 def taken_over(url: str) -> FencedError:
     """The error for a driver whose number of the next part was somebody else's."""
-    return FencedError(f"The experiment {url} was taken over by a newer driver; this one must stop.")
+    return FencedError(place=url)
 
 
-E = TypeVar("E", bound=OwnershipError)
-
-
-def told_of(url: str, mirror: str | os.PathLike[str], error: E) -> E:
-    """The same error, in words of the experiment's address: nobody should restore a mirror by its path."""
-    error.args = (str(error).replace(os.fspath(mirror), url), *error.args[1:])
-    return error
-
-
-D = TypeVar("D", bound=TuneError)
-
-
-def in_mirror(url: str, error: D) -> D:
-    """The same error, beginning with the experiment's address: its user may not know the path of the mirror."""
-    error.args = (*error.args[:-1], f"{url}, in its mirror on this machine: {error}")
-    return error
+@contextmanager
+def mirror_of(url: str) -> Iterator[None]:
+    """Let errors from a local mirror name the experiment's address: nobody should restore a mirror by its path."""
+    try:
+        yield
+    except OwnershipError as error:
+        error.place = url if error.place else ""
+        raise
+    except (StorageError, JournalDamagedError) as error:
+        error.mirror_of = url
+        raise
 
 
 def in_words(trouble: ShippingTrouble) -> str:
@@ -268,7 +265,8 @@ class ObjectsFirst:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            raise in_mirror(self.url, StorageError(f"{self._root.objects} cannot be read: {error}")) from error
+            with mirror_of(self.url):
+                raise StorageError(f"{self._root.objects} cannot be read: {error}") from error
         return found
 
     @property

@@ -68,6 +68,10 @@ class Spec(msgspec.Struct, kw_only=True):
     origin: str = ""  # the tool that it was imported from; its trainable and search space are then not stored
     is_kind_known: bool = True  # False if nothing tells whether the trainable is a class
     is_space_known: bool = True  # False if nothing tells even the keys of the search space
+    value_names: dict[str, str] = {}  # how values that are not plain data are shown, by their path in the space
+    references: list[str] = []  # which of the user's objects refer to the memory of a cluster
+    session: str = ""  # the stay in that cluster without which they mean nothing
+    space: dict[str, dict[str, Any]] | None = None  # as ``describe_space`` says; None: written before there was this
 
 
 class Root:

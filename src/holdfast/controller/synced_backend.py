@@ -21,12 +21,10 @@ from pathlib import Path
 
 from holdfast.checkpoints.jobs import (
     CheckpointJobThreads,
-    CommitDone,
-    CommitJob,
-    DeleteDone,
     DeleteJob,
     Job,
     Outcome,
+    bringing,
     perform,
 )
 from holdfast.config import SyncConfig
@@ -94,8 +92,7 @@ class SyncedCheckpointJobEdge(CheckpointJobEdge):
     """As ``CheckpointJobEdge``, but a commit has ended only when a round has carried the checkpoint."""
 
     def __init__(self, workers: Workers, context: JobContext, mirror: SyncedCopy) -> None:
-        state, clock, trial_dir, trouble, _ = context
-        super().__init__(workers, state, clock, trial_dir=trial_dir, trouble=trouble)
+        super().__init__(workers, context.state, context.clock, trial_dir=context.trial_dir, trouble=context.trouble)
         self._mirror = mirror
         self._under_way: deque[tuple[int, ob.CommitEnded]] = deque()
 
@@ -189,14 +186,14 @@ class SyncedBackend(LocalBackend):
     def checkpoint_jobs(self, wake: Callable[[], None], context: JobContext) -> CheckpointJobs:
         if not self._waits:
             return local_checkpoint_jobs(wake, context, self._perform)
-        workers = CheckpointJobThreads(wake, self._perform)
+        workers = CheckpointJobThreads(wake, bringing(context.stages, self._perform))
         return CheckpointJobs(SyncedCheckpointJobEdge(workers, context, self._mirror), partial(workers.close, False))
 
     def _perform(self, job: Job) -> Outcome:
         outcome = perform(job)
-        if isinstance(job, CommitJob) and isinstance(outcome, CommitDone) and self._config.sync_on_checkpoint:
+        if isinstance(outcome, ob.CommitEnded) and not outcome.damaged and self._config.sync_on_checkpoint:
             self._mirror.request()
-        if isinstance(job, DeleteJob) and isinstance(outcome, DeleteDone) and not os.path.lexists(job.directory):
+        if isinstance(job, DeleteJob) and isinstance(outcome, ob.DeleteEnded) and not os.path.lexists(job.directory):
             self._mirror.delete(os.path.relpath(job.directory, self._root.path).replace(os.sep, "/"))
         return outcome
 
@@ -210,11 +207,11 @@ class SyncedBackend(LocalBackend):
     def _is_idle(self) -> bool:
         """Whether only deletions are left to do, which wait for a round."""
         state = self._state
-        waiting = state.pending or state.paused or state.running or state.driver.parked
+        waiting = state.pending or state.paused or state.running
         return bool(state.search_ended) and not waiting
 
-    def finish(self, state: State, impatient: Callable[[], str]) -> None:
-        super().finish(state, impatient)
+    def finish(self, state: State, impatient: Callable[[], str], draining: str = "") -> None:
+        super().finish(state, impatient, draining)
         assert self._claim is not None
         hurried = bool(impatient())
         timeout = IMPATIENT_S if hurried else self._config.sync_timeout

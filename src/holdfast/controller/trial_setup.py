@@ -14,13 +14,15 @@ import msgspec
 from holdfast.checkpoints.commit import sweep
 from holdfast.checkpoints.names import checkpoint_name
 from holdfast.checkpoints.verified import mark_of
-from holdfast.config import DEPRECATED, Environment
+from holdfast.config import DEPRECATED, Environment, RayEngine
 from holdfast.config.resources import PlacementGroupFactory, asks_by_config, flat_request, resources_of
 from holdfast.controller import start_checkpoint
 from holdfast.controller.backend_choice import address_of
 from holdfast.controller.experiment import Experiment
 from holdfast.controller.spec import store_value
-from holdfast.core.state import State, Status
+from holdfast.core.state import DriverMemory, State, Status
+from holdfast.engines.base import RunsElsewhere
+from holdfast.engines.cluster.joined import is_joined_here
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.search.base import Proposal
 from holdfast.space.exact import pack
@@ -124,8 +126,21 @@ class TrialSetup:
         if links and (bad := sorted(links.intersection(trial_dirname(self._info, each) for each in state.trials))):
             raise not_regular(self._experiment.root.path / bad[0])
 
+    def check_cluster(self, engine: RunsElsewhere) -> None:
+        """Refuse what no machine of a cluster can give, before any trial starts."""
+        variant = self._experiment.variants().next(None)
+        if variant is not None and not variant.raw:
+            factory = self._factory(variant.config)
+            engine.check_request(flat_request(factory), factory.bundles)
+
+    def may_span_machines(self) -> bool:
+        """Whether a trial may ask for several bundles, which a cluster may place on several machines."""
+        return self._by_config or len(resources_of(self._experiment.trainable, {}).bundles) > 1
+
     def check_resources(self, engine: Any) -> None:
-        """Refuse resources that nobody declared, before anything starts."""
+        """Refuse resources that nobody declared, before anything starts; a cluster tells later what it has."""
+        if isinstance(engine, RayEngine | str) or (engine is None and is_joined_here()):
+            return
         known = {"CPU", "GPU", "memory", *(getattr(engine, "resources", None) or {})}
         variant = self._experiment.variants().next(None)
         if variant is None or variant.raw:
@@ -188,7 +203,7 @@ class TrialSetup:
         """Where a trial's files are."""
         return self._experiment.root.path / trial_dirname(self._info, state.trials[n])
 
-    def tidy(self, state: State, trials: set[int]) -> None:
+    def tidy(self, state: State, memory: DriverMemory, trials: set[int]) -> None:
         """Remove what attempts of these trials had begun to stage when they were killed, and never reported.
 
         Stages of attempts that the state does not know may belong to a driver that has taken over. If they do not, but
@@ -197,16 +212,16 @@ class TrialSetup:
         for n in trials:
             trial = state.trials[n]
             keep = {record.sealed for record in trial.checkpoints if (n, record.index) in state.staged}
-            state.driver.untidy.discard(n)
+            memory.untidy.discard(n)
             with contextlib.suppress(StorageError):  # what is left costs space and nothing else
                 if sweep(self.directory(state, n), keep, up_to=trial.attempt).spared:
-                    state.driver.untidy.add(n)
+                    memory.untidy.add(n)
 
-    def run_message(self, state: State, n: int) -> Run:
+    def run_message(self, state: State, memory: DriverMemory, n: int) -> Run:
         """What a worker needs to run the attempt that the state says the trial is in."""
         trial, info = state.trials[n], self._info
-        if n in state.driver.untidy:
-            self.tidy(state, {n})
+        if n in memory.untidy:
+            self.tidy(state, memory, {n})
         checkpoint, mark, digest = None, "", ""
         if trial.source is not None:
             donor, index = state.trials[trial.source[0]], trial.source[1]

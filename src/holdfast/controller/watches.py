@@ -10,10 +10,12 @@ from collections.abc import Callable
 
 from holdfast.core import observations as ob
 from holdfast.core.policies import StopRule
-from holdfast.core.state import UNIT, State, units
+from holdfast.core.state import UNIT, DriverMemory, State, units
+from holdfast.core.user_asked import is_stopping_all
 
 LOOK_EVERY_S = 0.2
 MEASURE_EVERY_S = 5.0
+ASKED_EVERY_S = 0.5  # with the looks above and the loop's sleep: a request is taken within a second
 LISTENING_S = 1.0  # between two looks the loop listens for no longer than this; the rest of a longer gap it was away
 
 
@@ -27,12 +29,17 @@ class Watches:
         stall_timeout_s: float | None = None,
         grace_s: float = 30.0,
         free_space: Callable[[], int | None] | None = None,
+        requests: Callable[[], list[ob.Observation]] | None = None,
+        is_waiting: Callable[[int, int], bool] | None = None,
     ) -> None:
         self._stop = stop
         self._stall_timeout_s = stall_timeout_s
         self._grace_s = grace_s
         self._free_space = free_space
         self._next_measure = 0.0
+        self._requests = requests
+        self._next_requests = 0.0
+        self._is_waiting = is_waiting
         self._heard: dict[int, float] = {}
         self._next_look = 0.0
         self._looked_at: float | None = None
@@ -74,7 +81,7 @@ class Watches:
         """Why storage is not waited for any longer; "" if it is."""
         return f"this driver is shutting down ({self._last_reason})" if self.give_up(at) else ""
 
-    def look(self, state: State, at: float) -> list[ob.Observation]:
+    def look(self, state: State, memory: DriverMemory, at: float) -> list[ob.Observation]:
         """What time has brought since the last look."""
         self._forgive_absence(at)
         found: list[ob.Observation] = []
@@ -88,9 +95,11 @@ class Watches:
                 found.append(ob.StopAll(why))
         if at >= self._next_look:
             self._next_look = at + LOOK_EVERY_S
-            found += self._stalled(state, at)
+            found += self._stalled(state, memory, at)
             found += self._measured(at)
-            if state.driver.draining and (self._grace_is_over(at) or (self._no_patience and not state.running)):
+            found += self._asked(at)
+            self._end_for_user(memory)
+            if memory.draining and (self._grace_is_over(at) or (self._no_patience and not state.running)):
                 found.append(ob.GraceOver())
         return found
 
@@ -101,6 +110,20 @@ class Watches:
         self._next_measure = at + MEASURE_EVERY_S
         free = self._free_space()
         return [] if free is None else [ob.FreeSpace(free)]
+
+    def _asked(self, at: float) -> list[ob.Observation]:
+        """What people ask for. Whoever has asked waits, so their files are looked at again soon."""
+        if self._requests is None or at < self._next_requests:
+            return []
+        found = self._requests()
+        self._next_requests = at if found else at + ASKED_EVERY_S
+        return found
+
+    def _end_for_user(self, memory: DriverMemory) -> None:
+        """A request has the effect of a first signal; that this driver ends is decided already."""
+        if is_stopping_all(memory) and not self._end_reason:
+            self._end_reason = self._last_reason = memory.draining
+            self._end_told = True
 
     @property
     def _no_patience(self) -> bool:
@@ -119,41 +142,70 @@ class Watches:
         if absent > 0.0:
             self._heard = {n: min(at, heard + absent) for n, heard in self._heard.items()}
 
-    def _stalled(self, state: State, at: float) -> list[ob.Observation]:
+    def _stalled(self, state: State, memory: DriverMemory, at: float) -> list[ob.Observation]:
         limit = self._stall_timeout_s
-        if limit is None or state.driver.draining:
+        if limit is None or memory.draining:
             return []
         found: list[ob.Observation] = []
         for n in state.running:
-            if n in state.driver.storage_trouble or n in state.driver.owed:
+            if n in memory.storage_trouble or n in memory.owed:
                 self._heard[n] = at  # it waits for storage, and said so
+                continue
+            attempt = state.trials[n].attempt
+            if self._is_waiting is not None and self._is_waiting(n, attempt):
+                self._heard[n] = at  # it has no worker yet, which is not its fault
                 continue
             silent = at - self._heard.get(n, at)
             if silent > limit:
-                found.append(ob.StalledAttempt(n, state.trials[n].attempt, silent))
+                found.append(ob.StalledAttempt(n, attempt, silent))
         return found
 
 
 class ResourceWatch:
-    """Notices that trials wait and nothing runs."""
+    """Notices that trials wait and nothing runs.
 
-    def __init__(self, state: State, warn: Callable[[str], None], every_s: float = 60.0) -> None:
+    Args:
+        state: Of the experiment.
+        memory: Of the driver.
+        warn: Called with the warning.
+        every_s: How often it is repeated.
+        elsewhere: Trials run on a cluster, whose machines come and go.
+    """
+
+    def __init__(
+        self,
+        state: State,
+        memory: DriverMemory,
+        warn: Callable[[str], None],
+        every_s: float = 60.0,
+        *,
+        elsewhere: bool = False,
+    ) -> None:
         self._state = state
+        self._memory = memory
+        self._elsewhere = elsewhere
         self._warn = warn
         self._every_s = every_s
         self._next = 0.0
 
     def look(self, at: float) -> None:
         """Warn if the first waiting trial cannot start although nothing else is running."""
-        state = self._state
-        if state.running or not state.pending or not state.driver.capacity or at < self._next:
+        state, capacity = self._state, self._memory.capacity
+        if state.running or not state.pending or not capacity or at < self._next:
             return
         trial = state.trials[state.pending[0]]
-        capacity, wanted = state.driver.capacity, units(trial.request)
+        wanted = units(trial.request)
         missing = {name: amount for name, amount in wanted.items() if amount > capacity.get(name, 0)}
-        if not missing:
+        if not missing and self._memory.could_hold(wanted):
             return
         self._next = at + self._every_s
+        if self._elsewhere:
+            alone = "" if missing else ", but none has it alone"
+            self._warn(
+                f"Trial {trial.id} waits for a machine: it asks for {_shown(wanted)}, and those of the cluster that "
+                f"can be reached have {_shown(capacity)} in all{alone}. It starts when one joins; Ctrl+C ends the run."
+            )
+            return
         self._warn(
             f"Trial {trial.id} can never start: it asks for {_shown(wanted)}, and this machine has {_shown(capacity)}. "
             "Ask for less with tune.with_resources(...), or declare more with RunConfig(engine=LocalEngine(...)). "
