@@ -116,7 +116,8 @@ class RootWriter:
         n = len(self.state.trials)
         tag = f"{n}_" + ",".join(f"{key}={value}" for key, value in config.items())
         identity = more.pop("id", f"abcde_{n:05d}")
-        self.add(ev.TrialCreated(self.tick(), n, identity, config, tag, tuple(config), **more))
+        params = more.pop("params", tuple(config))
+        self.add(ev.TrialCreated(self.tick(), n, identity, config, tag, params, **more))
         return n
 
     def start(self, n: int, *, scratch: bool = False, source: tuple[int, int] | None = None) -> None:

@@ -15,7 +15,7 @@ from roots import RootWriter, many_trials, small_experiment
 import holdfast as tune
 
 COMMANDS = ["status", "show", "verify", "repair", "resume", "export", "list", "rm", "completion"]
-COMMANDS += ["list-trials", "list-experiments"]
+COMMANDS += ["list-trials", "list-experiments", "stop", "note", "tag", "samples"]
 ON_A_PATH = ["status", "show", "verify", "repair", "resume", "rm"]
 
 

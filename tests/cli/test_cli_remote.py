@@ -13,9 +13,11 @@ import pytest
 from roots import small_experiment
 
 import holdfast as tune
+from holdfast.cli.export_to import log
 from holdfast.errors import JournalDamagedError, ObjectDamagedError
 from holdfast.journal import epoch as epochs
 from holdfast.results import ExperimentAnalysis, Result, ResultGrid
+from holdfast.results.history import open_history
 from holdfast.trainable.sealed import MAGIC
 
 Run = Callable[..., Any]
@@ -341,3 +343,31 @@ def test_readers_on_another_machine_compare_with_the_checkpoints_in_the_store(
         ResultGrid.from_path(url)
     assert holdfast("status", url).code == 1
     assert holdfast("show", url).code == 1
+
+
+def test_an_experiment_in_a_store_is_logged_while_it_runs_and_exported_from_elsewhere(
+    holdfast: Run, bucket: str, cache: Path, tmp_path: Path
+) -> None:
+    from trackers.file_tracker import FileTrackerCallback, read_files
+
+    callback = FileTrackerCallback(str(tmp_path / "live"))
+    grid = far.tuner(f"{bucket}/runs", callback=callback).fit()
+    expected = {
+        result.metrics["trial_id"]: [[(row["training_iteration"], row["loss"]) for row in rows]]
+        for result in grid
+        if (rows := result.metrics_dataframe.to_dict("records"))
+    }
+    assert read_files(tmp_path / "live") == expected
+
+    shutil.rmtree(cache)  # as on another machine
+    out = tmp_path / "tensorboard"
+    for written in (len(grid) + 1, 0):
+        answer = holdfast("export", grid.experiment_path, out, "--to", "tensorboard")
+        assert answer.code == 0
+        assert f"{written} file{'s' if written != 1 else ''} written" in answer.out
+    assert len(list(out.glob("*/events.out.tfevents.*"))) == len(grid)
+
+    afterwards = FileTrackerCallback(str(tmp_path / "afterwards"))
+    exporter, held_back = log(afterwards, open_history(grid.experiment_path))
+    assert (exporter.found, held_back) == (0, 0)
+    assert read_files(tmp_path / "afterwards") == expected

@@ -161,6 +161,29 @@ def test_the_story_tells_of_drivers_pauses_notes_and_the_users_wishes(
         assert part in told
 
 
+def test_a_story_tells_the_cause_that_an_event_carries(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = RootWriter(tmp_path / "exp").open()
+    root.create({})
+    root.start(0)
+    root.report(0, {"loss": 1.0})
+    root.save(0, {"a": "1"})
+    root.add(
+        ev.TrialPaused(root.tick(), 0, 1, "ASHAScheduler"), ev.TrialResumed(root.tick(), 0, "nothing else could run")
+    )
+    root.start(0)
+    root.end(0)
+    root.add(ev.TrialRequeued(root.tick(), 0, "resume", "the stop rule was changed"))
+    root.add(ev.CheckpointsDropped(root.tick(), 0, (0,), "the trial begins anew"))
+    told = "\n".join(sentences(holdfast("show", root.finish().path, "0", "--story").out))
+    for part in (
+        "It was paused: ASHAScheduler.",
+        "It was resumed: nothing else could run.",
+        "It runs again from its latest checkpoint: the stop rule was changed.",
+        "1 checkpoint deleted (the trial begins anew).",
+    ):
+        assert part in told
+
+
 def test_the_story_of_an_exploit_names_the_donor(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
     root = RootWriter(tmp_path / "exp").open()
     for n in range(2):

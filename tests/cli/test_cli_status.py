@@ -228,7 +228,7 @@ def test_watching_as_json_prints_one_object_a_line(tmp_path: Path, holdfast: Cal
 
 def test_looking_at_a_live_experiment_survives_a_change_of_drivers(tmp_path: Path) -> None:
     """A follower's place in the journal is void once a newer driver sealed the journal before it."""
-    from holdfast.cli.status import Follower
+    from holdfast.results.follow import Follower
     from holdfast.results.history import open_history
 
     root = RootWriter(tmp_path / "exp").open()

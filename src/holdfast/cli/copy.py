@@ -22,7 +22,6 @@ from holdfast.cli.copy_source import CopySource, LocalSource, StoreSource
 from holdfast.cli.copy_target import MARK, CopyMark, LocalTarget, StoreTarget, Target
 from holdfast.cli.printing import print_json, say, size_text
 from holdfast.cli.scratch_directories import scratch
-from holdfast.cli.shipped import ship_command, unshipped, unshipped_text
 from holdfast.cli.verify import Finding, verify_path
 from holdfast.controller.remote_experiment import SPEC, Remote, mirror_root, remote_of
 from holdfast.controller.spec import PRIVATE, Root
@@ -31,6 +30,7 @@ from holdfast.display.words import plural
 from holdfast.errors import CheckpointDamagedError, ExperimentNotFoundError, InvalidInputError
 from holdfast.journal.epoch import holder
 from holdfast.results.history import open_history
+from holdfast.results.shipped import ship_command, unshipped, unshipped_text
 from holdfast.shipping.progress_file import FILE as NOTE
 from holdfast.storage.address import parse
 from holdfast.storage.local import TEMP_PREFIX
@@ -39,7 +39,7 @@ from holdfast.views.trials import trial_dirname
 
 BATCH = 256
 MAX_NAMED = 5
-_LEFT_OUT = ("logs/nanny", "logs/.", "parts/", "clock/", "probe-", "damaged-")
+_LEFT_OUT = ("logs/nanny", "logs/.", "parts/", "clock/", "probe-", "damaged-", "requests/")
 _LEFT_OUT_OF_STORES = ("snapshots/",)  # an accelerator for this machine; a store's readers would fetch it for nothing
 
 

@@ -1,4 +1,7 @@
-"""``holdfast export``: results as a file, which appears whole or not at all. CSV and JSON need nothing but Python."""
+"""``holdfast export``: results as a file, which appears whole or not at all. CSV and JSON need nothing but Python.
+
+Trackers and Optuna have modules of their own, which are imported when they are asked for.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ import csv
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +31,40 @@ _FORMULAS = ("=", "+", "-", "@", "\t", "\r", "\n")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Write the file."""
+    """Write the file, or log to a tracker."""
+    check_arguments(arguments)
+    if arguments.to is not None:
+        return int(import_module("holdfast.cli.export_to").run(arguments))
     out = Path(arguments.out).expanduser()
+    if arguments.format == "optuna":
+        return _write_study(arguments, out)
     check_format(out, safe_csv=arguments.safe_csv)
     history = open_history(arguments.path)
     rows = ResultRows(history) if arguments.rows else [trial_row(history, trial) for trial in history.state.trials]
     written = write_rows(out, rows, safe_csv=arguments.safe_csv)
     say(f"{plural(written, 'row')} written to {out}")
+    return 0
+
+
+def check_arguments(arguments: argparse.Namespace) -> None:
+    """Refuse what does not go together."""
+    if arguments.to is None and arguments.out is None:
+        raise InvalidInputError("Name the file to write, or a tracker with --to. See: holdfast export --help")
+    if arguments.to is None and arguments.set:
+        raise InvalidInputError("--set is an argument for a tracker: name that with --to, or leave --set out.")
+    if (arguments.to or arguments.format) and (arguments.rows or arguments.safe_csv):
+        raise InvalidInputError("--rows and --safe-csv are for files with rows: leave them out.")
+    if (arguments.metric or arguments.mode) and not arguments.format:
+        raise InvalidInputError("--metric and --mode are for --format optuna: leave them out.")
+    if arguments.to and arguments.format:
+        raise InvalidInputError("--to and --format exclude each other: give one of them.")
+
+
+def _write_study(arguments: argparse.Namespace, out: Path) -> int:
+    from holdfast.results.optuna_study import write_study
+
+    written = write_study(open_history(arguments.path), out, arguments.metric, arguments.mode)
+    say(f"an Optuna study with {plural(written, 'trial')} written to {out}")
     return 0
 
 
@@ -47,15 +78,20 @@ def check_format(out: Path, *, safe_csv: bool = False) -> None:
         raise InvalidInputError(f"--safe-csv is only for .csv files, and {str(out)!r} is not one: leave it out.")
 
 
-def trial_row(history: History, trial: Trial) -> dict[str, Any]:
-    """One trial in one row: who it is, its last result, its parameters."""
+def trial_row(history: History, trial: Trial, config: Any = None) -> dict[str, Any]:
+    """One trial in one row: who it is, its last result, its parameters, or ``config`` in their place."""
     known: dict[str, Any] = {"trial_id": trial.id, "name": history.name(trial), "status": trial.status}
     known["ended"] = ended_reason(trial) or None
-    result = {**(history.last(trial) if trial.metrics is not None else {}), "config": shown(trial.config)}
+    result = {**(history.last(trial) if trial.metrics is not None else {}), "config": shown(config or trial.config)}
     error = {}
     if trial.error is not None:
         error = {"error_type": trial.error.type, "error_message": trial.error.message}
-    return {**known, **flat_row(result), "failures": trial.total_failures, **error, **known}
+    said = {}
+    if trial.tags:
+        said["tags"] = ",".join(trial.tags)
+    if trial.notes:
+        said["notes"] = "\n".join(note.text for note in trial.notes)
+    return {**known, **flat_row(result), "failures": trial.total_failures, **error, **said, **known}
 
 
 class ResultRows:

@@ -26,7 +26,6 @@ from holdfast.checkpoints.tree import remove_tree
 from holdfast.cli import scratch_directories
 from holdfast.cli.copy_source import read_history, refuse_live
 from holdfast.cli.printing import print_json, say, size_text
-from holdfast.cli.shipped import ship_command
 from holdfast.controller.remote_experiment import Remote, mirror_root, remote_of
 from holdfast.controller.spec import PRIVATE, Root
 from holdfast.core.state import Stored, Trial
@@ -34,6 +33,7 @@ from holdfast.display.words import plural
 from holdfast.errors import CheckpointDamagedError, InvalidInputError, StorageError
 from holdfast.journal.epoch import holder
 from holdfast.results.history import History
+from holdfast.results.shipped import ship_command
 from holdfast.shipping.remote_holder import CLOCK, remote_claim
 from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.address import parse

@@ -17,6 +17,7 @@ from holdfast.display.tracker import UNSTARTED
 from holdfast.display.words import plural, value_text
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import open_history
+from holdfast.space.value_names import named
 
 _OPERATORS: dict[str, Callable[[Any, Any], bool]] = {
     "<": operator.lt,
@@ -71,7 +72,8 @@ def _columns(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> list[
 
 def _trial_rows(path: str) -> list[dict[str, Any]]:
     history = open_history(path)
-    return [trial_row(history, trial) for trial in history.state.trials]
+    names = history.info.value_names
+    return [trial_row(history, trial, named(trial.config, names, value_text)) for trial in history.state.trials]
 
 
 def _experiment_rows(path: str) -> list[dict[str, Any]]:

@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.printing import print_json, say, table_lines, when
-from holdfast.cli.report_data import experiment_facts
 from holdfast.config.environment import default_storage_root
 from holdfast.controller.remote_experiment import REMOVING, SPEC, Remote, remote_of
 from holdfast.controller.spec import PRIVATE, Root
 from holdfast.display.words import counts_text, one_line, plural, value_text
 from holdfast.errors import InvalidInputError, TuneError
 from holdfast.results.history import open_history
+from holdfast.results.report_data import experiment_facts
 from holdfast.shipping.parts import PREFIX as PARTS
 from holdfast.storage.address import is_remote, parse
 

@@ -11,11 +11,11 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from holdfast.cli.scratch_directories import scratch
-from holdfast.cli.shipped import is_driven_here
 from holdfast.controller.remote_experiment import Remote, remote_of
 from holdfast.core.state import Trial
 from holdfast.errors import ObjectMissingError
 from holdfast.results.history import History
+from holdfast.results.shipped import is_driven_here
 from holdfast.storage import trial_logs
 from holdfast.storage.store import Fetching
 from holdfast.views.trials import trial_dirname
@@ -57,8 +57,13 @@ class LogPlaces:
             copied = []
         return [here, *sorted(path for path in copied if not os.path.islink(path)), *self._folders]
 
-    def refresh(self, history: History) -> None:
-        """Bring what has changed in the store; nothing to do if the experiment is, or is driven, on this machine."""
+    def refresh(self, history: History, trial: Trial | None = None) -> None:
+        """Bring what has changed in the store; nothing to do if the experiment is, or is driven, on this machine.
+
+        Args:
+            history: The experiment.
+            trial: Whose output is wanted; None brings that of all.
+        """
         self._root = history.root
         if history.restored is None or is_driven_here(history):
             return
@@ -66,13 +71,15 @@ class LogPlaces:
             self._remote = remote_of(history.info.url, history.info.filesystem)
             assert self._remote is not None
             self._scratch = self._leaving.enter_context(scratch(self._remote))
-        self._fetch(self._remote)
+        self._fetch(self._remote, None if trial is None else trial_logs.log_name(trial.id))
 
-    def _fetch(self, remote: Remote) -> None:
+    def _fetch(self, remote: Remote, only: str | None) -> None:
         for stat in remote.store.list(f"{trial_logs.FOLDER}/"):
             found = _KEY.fullmatch(stat.key)
             mark = (stat.size, stat.modified)
             if found is None or stat.size > MAX_OBJECT_BYTES or self._fetched.get(stat.key) == mark:
+                continue
+            if only is not None and not (found[2].startswith(only) or trial_logs.is_worker_log(found[2])):
                 continue
             folder = self._scratch / (found[1] or "e0")
             try:

@@ -18,14 +18,15 @@ from typing import NamedTuple
 
 from holdfast.cli.log_places import LogPlaces
 from holdfast.cli.printing import complain, say
-from holdfast.cli.report_data import Phase, phase_of
 from holdfast.cli.show import find_trial
-from holdfast.cli.status import FAR_WATCH_PERIOD_S, Follower
+from holdfast.cli.status import FAR_WATCH_PERIOD_S
 from holdfast.core.state import Trial
 from holdfast.display.words import one_line
 from holdfast.errors import InvalidInputError
 from holdfast.messages.visible import visible
+from holdfast.results.follow import Follower
 from holdfast.results.history import History, open_history
+from holdfast.results.report_data import Phase, phase_of
 from holdfast.storage import trial_logs
 from holdfast.storage.trial_logs import OLDER, LogOwner
 

@@ -33,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.print_help()
         return OK
     collecting = gc.isenabled()
-    if arguments.run not in ("resume", "ship"):
+    if arguments.run not in ("resume", "ship", "ui"):
         # The others read, print and end: collecting cycles among the trials would take longer than the reading.
         gc.disable()
     try:
@@ -44,10 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parsed(parser: argparse.ArgumentParser, argv: Sequence[str] | None) -> argparse.Namespace:
-    """The arguments. TRIAL may also stand behind an option, where argparse does not look for what can be left out."""
+    """The arguments. TRIAL and OUT may stand behind an option, where argparse does not look for what is optional."""
     arguments, rest = parser.parse_known_args(argv)
-    if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, "trial", "") is None:
-        arguments.trial = rest.pop()
+    for name in ("trial", "out"):
+        if len(rest) == 1 and not rest[0].startswith("-") and getattr(arguments, name, "") is None:
+            setattr(arguments, name, rest.pop())
     if rest:
         parser.error(f"unrecognized arguments: {' '.join(rest)}")
     return arguments

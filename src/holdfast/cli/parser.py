@@ -19,7 +19,9 @@ examples:
   holdfast show PATH 3 --story               the history of trial 3
   holdfast logs PATH 3                       the output of trial 3
   holdfast resume PATH                       resume after a crash
+  holdfast stop PATH 3                       stop trial 3 of a running experiment
   holdfast export PATH results.csv           one row per trial
+  holdfast ui PATH                           a live page in the browser
   holdfast copy PATH s3://bucket/runs/digits copy it to a store
 
 exit codes: 0 success; 1 damage found, or the work failed; 2 usage error
@@ -40,7 +42,10 @@ def make_parser() -> argparse.ArgumentParser:
     _add_verify(commands)
     _add_repair(commands)
     _add_resume(commands)
+    _add_asking(commands)
     _add_export(commands)
+    _add_ui(commands)
+    _add_report(commands)
     _add_list(commands)
     _add_copy(commands)
     _add_import(commands)
@@ -186,19 +191,103 @@ def _add_resume(commands: _Commands) -> None:
     _add_json(parser, "the status afterwards")
 
 
+def _asking(commands: _Commands, name: str, text: str, examples: str) -> argparse.ArgumentParser:
+    parser = _command(commands, name, "ask", text, examples)
+    parser.set_defaults(ask=name)
+    _add_path(parser)
+    _add_json(parser, "the driver's answer")
+    return parser
+
+
+def _add_asking(commands: _Commands) -> None:
+    """Commands that ask the live driver of an experiment."""
+    trial = "id, unique prefix of an id, name or number"
+    parser = _asking(
+        commands,
+        "stop",
+        "stop one trial of a running experiment, or its driver, as SIGTERM does: trials save and stay resumable",
+        "  holdfast stop PATH          all of it; `holdfast resume PATH` continues\n"
+        "  holdfast stop PATH 3        trial 3, which ends as TERMINATED after its current iteration",
+    )
+    parser.add_argument("trial", metavar="TRIAL", nargs="?", help=trial)
+    parser = _asking(
+        commands,
+        "note",
+        "add a note to a running experiment, or to one of its trials",
+        "  holdfast note PATH 'the second GPU was slow today'\n  holdfast note PATH 3 'diverges; why?'",
+    )
+    parser.add_argument("words", metavar="[TRIAL] TEXT", nargs="+", help="the text is one argument, in quotes")
+    parser = _asking(
+        commands,
+        "tag",
+        "add tags to a trial of a running experiment",
+        "  holdfast tag PATH 3 keep paper\n  holdfast tag PATH 3 keep --remove\n  holdfast tag PATH --experiment paper",
+    )
+    parser.add_argument("words", metavar="TRIAL TAG", nargs="+", help="the trial, and its tags")
+    parser.add_argument("--remove", action="store_true", help="take the tags away")
+    parser.add_argument("--experiment", dest="whole", action="store_true", help="tag the experiment: there is no TRIAL")
+    parser = _asking(
+        commands,
+        "samples",
+        "let a running experiment have more samples; N is num_samples of the whole experiment",
+        "  holdfast samples PATH 100\n  holdfast samples PATH -1      without end",
+    )
+    parser.add_argument("number", metavar="N", type=int, help="at least what it has; -1: without end")
+
+
 def _add_export(commands: _Commands) -> None:
     parser = _command(
         commands,
         "export",
         "export",
-        "write results to a file: .csv, .json, (with pyarrow) .parquet or (with pandas) .pkl",
+        "write results to a file, or log them to a tracker (W&B, MLflow, Comet, Aim) or TensorBoard",
         "  holdfast export PATH trials.csv           one row per trial, its last result\n"
-        "  holdfast export PATH all.json --rows      every surviving result",
+        "  holdfast export PATH all.json --rows      every surviving result\n"
+        "  holdfast export PATH study.log --format optuna        an Optuna study, for its plots and dashboard\n"
+        "  holdfast export PATH --to tensorboard                 event files with HParams\n"
+        "  holdfast export PATH --to wandb --set project=digits  log what is missing there",
     )
     _add_path(parser)
-    parser.add_argument("out", metavar="OUT", help="the file; its extension selects the format")
+    out = "the file; its extension selects the format: .csv, .json, (with pyarrow) .parquet or (with pandas) .pkl. "
+    where = "With --to: the directory, or the tracking URI of mlflow"
+    parser.add_argument("out", metavar="OUT", nargs="?", help=out + where)
+    parser.add_argument("--format", choices=("optuna",), help="an Optuna study in a journal file")
+    parser.add_argument("--metric", metavar="NAME", help="with --format optuna: the objective (the experiment's)")
+    parser.add_argument("--mode", choices=("min", "max"), help="with --format optuna: its direction (the experiment's)")
+    trackers = ("aim", "comet", "mlflow", "tensorboard", "wandb")
+    parser.add_argument("--to", choices=trackers, help="log to a tracker; what is there already is not logged again")
+    name = "with --to: an argument of the tracker's callback, such as project=digits; may be repeated"
+    parser.add_argument("--set", metavar="NAME=VALUE", action="append", default=[], help=name)
     parser.add_argument("--rows", action="store_true", help="every surviving result instead of one row per trial")
     _add_safe_csv(parser)
+
+
+def _add_ui(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "ui",
+        "ui",
+        "show experiments on a live page in the browser",
+        "  holdfast ui PATH\n  holdfast ui ~/holdfast_results            all experiments below a directory\n"
+        "  holdfast ui s3://bucket/runs --port 8080 --no-browser",
+    )
+    parser.add_argument("experiment", metavar="PATH", help="an experiment, or a directory or prefix with several")
+    parser.add_argument("--port", type=int, default=0, metavar="N", help="the port (0 picks a free one)")
+    parser.add_argument("--host", default="127.0.0.1", metavar="H", help="the address to listen on (127.0.0.1)")
+    parser.add_argument("--no-browser", dest="browser", action="store_false", help="do not open a browser")
+    parser.add_argument("--token", metavar="T", help="the secret in the address (default: a new one)")
+
+
+def _add_report(commands: _Commands) -> None:
+    parser = _command(
+        commands,
+        "report",
+        "report",
+        "write the page of an experiment to one HTML file that needs no server and no network",
+        "  holdfast report PATH out.html",
+    )
+    _add_path(parser)
+    parser.add_argument("out", metavar="OUT.html", help="the file")
 
 
 def _add_list(commands: _Commands) -> None:

@@ -11,9 +11,9 @@ import warnings
 from typing import Any
 
 from holdfast.cli.printing import print_json
-from holdfast.cli.report_data import Phase, experiment_facts, phase_of
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import open_history
+from holdfast.results.report_data import Phase, experiment_facts, phase_of
 
 
 def run(arguments: argparse.Namespace) -> int:

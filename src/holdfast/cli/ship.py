@@ -13,13 +13,13 @@ from collections.abc import Iterator
 
 from holdfast.callbacks.result_files import is_of_experiment, is_of_trial
 from holdfast.cli.printing import print_json, say
-from holdfast.cli.shipped import unshipped, unshipped_text
 from holdfast.config import Environment
 from holdfast.controller.driver import Driver
 from holdfast.controller.loading import load_experiment
 from holdfast.controller.remote_experiment import Remote, mirror_root, remote_of
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import History, open_history
+from holdfast.results.shipped import unshipped, unshipped_text
 from holdfast.storage.store import Sending
 from holdfast.views.trials import trial_dirname
 

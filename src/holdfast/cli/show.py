@@ -9,8 +9,7 @@ import sys
 from typing import Any
 
 from holdfast.cli.printing import complain, print_json, say, size_text, when
-from holdfast.cli.report_data import claim_damage, on_resume, trial_facts
-from holdfast.cli.story import StoryLine, experiment_story, failure_words, trial_story
+from holdfast.cli.status import note_line
 from holdfast.core.retention import lookup
 from holdfast.core.state import Trial
 from holdfast.display.experiment_facts import DisplayOptions
@@ -20,7 +19,10 @@ from holdfast.display.words import duration, metrics_text, one_line, plural, val
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import History, open_history
 from holdfast.results.html import display_facts
+from holdfast.results.report_data import claim_damage, on_resume, trial_details, trial_facts
+from holdfast.results.story import StoryLine, experiment_story, failure_words, trial_story
 from holdfast.space.exact import children, shown
+from holdfast.space.value_names import named
 
 MAX_NAMED = 5
 
@@ -139,9 +141,7 @@ def _as_data(history: History, trial: Trial | None, chosen: list[Trial], story: 
     told = [line._asdict() for line in _story(history, trial)] if story else None
     if trial is None:
         return told if story else [trial_facts(history, each) for each in chosen]
-    facts = {**trial_facts(history, trial), "path": history.place(trial)}
-    if trial.error is not None:
-        facts["last_failure"].update(traceback=trial.error.traceback, output=trial.error.output)
+    facts = trial_details(history, trial)
     return {**facts, "story": told} if story else facts
 
 
@@ -164,9 +164,12 @@ def detail_lines(history: History, trial: Trial) -> list[str]:
     lost = "; it was running when its driver exited" if trial.n in history.lost else ""
     lines = [f"{one_line(history.name(trial), 400)} (number {trial.n}): {trial.status}{why}{lost}"]
     lines.append(f"  path        {one_line(history.place(trial), 4000)}")
+    if trial.tags:
+        lines.append(f"  tags        {one_line(', '.join(trial.tags), 4000)}")
+    lines += [f"  {note_line(note)}" for note in trial.notes]
     lines += [
         f"  config      {one_line(str(key), 200)} = {value_text(value, 200)}"
-        for key, value in (children(trial.config) or {}).items()
+        for key, value in (children(named(trial.config, history.info.value_names)) or {}).items()
     ]
     if trial.started_at:
         ended = f", ended {when(trial.ended_at)}" if trial.ended_at and trial.final else ""

@@ -6,27 +6,12 @@ import argparse
 import math
 import shlex
 import sys
-import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
 from typing import Any
 
-from holdfast.cli.printing import print_json, say
-from holdfast.cli.report_data import (
-    Phase,
-    claim_damage,
-    experiment_facts,
-    overview,
-    phase_of,
-    resume_call,
-    resume_command,
-    trial_facts,
-    why_of,
-)
-from holdfast.cli.shipped import ship_command, unshipped, unshipped_text
-from holdfast.core.transitions import apply
+from holdfast.cli.printing import print_json, say, when
+from holdfast.core.state import State, UserNote
 from holdfast.display.experiment_facts import DisplayOptions, ProgressView
 from holdfast.display.words import (
     best_text,
@@ -41,18 +26,27 @@ from holdfast.display.words import (
     resume_lines,
     rough_duration,
 )
-from holdfast.errors import FencedError, StoreUnreachableError
-from holdfast.journal.epoch import Holder, holder
-from holdfast.journal.reader import Position
-from holdfast.journal.records import read_events
+from holdfast.journal.epoch import Holder
 from holdfast.messages.visible import visible_lines
-from holdfast.results.history import History, is_driven_from_here, open_history, open_mirror
-from holdfast.storage.address import is_remote
+from holdfast.results.follow import Follower, open_nearest
+from holdfast.results.history import History
+from holdfast.results.report_data import (
+    Phase,
+    claim_damage,
+    experiment_facts,
+    overview,
+    phase_of,
+    resume_call,
+    resume_command,
+    trial_facts,
+    why_of,
+)
+from holdfast.results.shipped import ship_command, unshipped, unshipped_text
 
 MAX_ROWS = 10
 MAX_FAILURES = 7
+MAX_SHOWN_NOTES = 3
 WATCH_PERIOD_S = 1.0
-PATIENCE_S = 5.0  # with a store whose experiment is driven from this machine, which knows more anyway
 FAR_WATCH_PERIOD_S = 5.0  # of an experiment in a store, which is listed each time
 
 
@@ -68,34 +62,6 @@ def run(arguments: argparse.Namespace) -> int:
     if history.damage is not None:
         raise history.damage  # so that it is said on stderr too, and shows in the exit code
     return 0
-
-
-def open_nearest(path: str, *, tolerant: bool = False) -> History:
-    """The experiment as its store knows it; or, if the store does not answer, as this machine does, which is said.
-
-    Raises as ``open_history`` does.
-    """
-    if not is_remote(path):
-        return open_history(path, tolerant=tolerant)
-    asked: Future[History] = Future()
-    # A daemon: a store that hangs must not keep this process from ending.
-    threading.Thread(target=_ask, args=(path, asked, tolerant), daemon=True).start()
-    try:
-        return asked.result(PATIENCE_S if is_driven_from_here(path) else None)
-    except StoreUnreachableError as error:
-        mirror = open_mirror(path, why=str(error))
-        if mirror is None:
-            raise
-        return mirror
-    except FutureTimeoutError:
-        return open_mirror(path, why=f"no answer for {PATIENCE_S:.0f} s") or asked.result()
-
-
-def _ask(path: str, asked: Future[History], tolerant: bool) -> None:
-    try:
-        asked.set_result(open_history(path, tolerant=tolerant))
-    except BaseException as error:
-        asked.set_exception(error)
 
 
 def full_facts(history: History) -> dict[str, Any]:
@@ -116,6 +82,7 @@ def status_lines(history: History, now: float) -> list[str]:
         lines.append("  DAMAGED: the journal has lost records; only what is left is shown")
     if view.best is not None:
         lines.append(f"  best: {best_text(view.best)}")
+    lines += [f"  {line}" for line in said_lines(history.state)]
     if history.lost and history.damage is None:
         lines.append(f"  {_lost_text(len(history.lost))}")
     if phase_of(history) == Phase.INTERRUPTED:
@@ -143,6 +110,20 @@ def _ship_lines(history: History) -> list[str]:
     if left is None:
         return []
     return [f"{unshipped_text(left)} are on this machine only. Upload them: {ship_command(history.shown)}"]
+
+
+def said_lines(state: State) -> list[str]:
+    """What people have said about the experiment: all tags, and the latest notes."""
+    lines = [f"tags: {one_line(', '.join(state.tags), 400)}"] if state.tags else []
+    lines += [note_line(note) for note in state.notes[-MAX_SHOWN_NOTES:]]
+    older = len(state.notes) - MAX_SHOWN_NOTES
+    return [*lines, f"and {plural(older, 'older note')}: --json has all"] if older > 0 else lines
+
+
+def note_line(note: UserNote) -> str:
+    """One note for people."""
+    by = f", {one_line(note.by, 60)}" if note.by else ""
+    return f"note ({when(note.at)}{by}): {one_line(note.text, 400)}"
 
 
 def _headline(history: History, view: ProgressView, now: float) -> str:
@@ -213,40 +194,6 @@ def _watch(path: str, history: History, *, as_json: bool) -> int:
             follower.advance()
     finally:
         close()
-
-
-class Follower:
-    """Keeps a state up to date by reading what the journal has gained, at the price of just that."""
-
-    def __init__(self, path: str, history: History) -> None:
-        self.history = history
-        self._path = path
-        self._position: Position | None = history.position
-
-    def advance(self) -> None:
-        """Take in what happened since the last time."""
-        history = self.history
-        owner = holder(history.root) if history.restored is None else None
-        if owner is None or not owner.alive or self._position is None:
-            self._reopen()
-            return
-        try:
-            events, settings = read_events(history.root, after=self._position), history.state.settings
-            with events.folding():
-                for event in events:
-                    apply(history.state, event, history.retention)
-            if history.state.settings is not settings:
-                self._reopen()  # what is shown follows from the settings
-                return
-        except FencedError:
-            self._reopen()
-            return
-        self._position = events.contents.position
-        history.owner = owner
-
-    def _reopen(self) -> None:
-        self.history = open_nearest(self._path)
-        self._position = self.history.position
 
 
 def _watcher(as_json: bool) -> tuple[Callable[[History], None], Callable[[], None]]:

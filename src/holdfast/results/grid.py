@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Sequence
+from importlib import import_module
 from typing import Any, overload
 
 from holdfast.core.state import State, Status, Trial
@@ -12,13 +13,14 @@ from holdfast.messages.visible import visible
 from holdfast.results.best import best_row, best_trial, check_mode, check_scope, default_metric, none_found
 from holdfast.results.dataframes import flat_row, require_pandas
 from holdfast.results.history import History, open_history
+from holdfast.results.plotting import PlotsOfResults
 from holdfast.results.raised import trial_error
 from holdfast.results.result import Result
 from holdfast.results.sources import FoldedTrial, filesystem_of
 from holdfast.views.trials import ExperimentInfo
 
 
-class ResultGrid(Sequence[Result]):
+class ResultGrid(PlotsOfResults, Sequence[Result]):
     """The results of all trials of an experiment, in the order in which the trials were created.
 
     Made by ``Tuner.fit()``. ``ResultGrid.from_path`` opens any experiment, also one that is still running, was killed
@@ -68,6 +70,16 @@ class ResultGrid(Sequence[Result]):
     def filesystem(self) -> Any:
         """The ``pyarrow.fs.FileSystem`` of the experiment; without pyarrow None, or what stands for its store."""
         return filesystem_of(self._history.info)
+
+    @property
+    def tags(self) -> list[str]:
+        """The tags of the experiment, as users gave them (``holdfast tag --experiment``)."""
+        return list(self._history.state.tags)
+
+    @property
+    def notes(self) -> list[str]:
+        """What users have noted about the experiment (``holdfast note``), oldest first."""
+        return [note.text for note in self._history.state.notes]
 
     @property
     def errors(self) -> list[TrialError]:
@@ -138,6 +150,33 @@ class ResultGrid(Sequence[Result]):
         """
         return last_or_best_frame(self._history, self._trials(), filter_metric, filter_mode)
 
+    def to_optuna_study(
+        self, metric: str | None = None, mode: str | None = None, *, storage: Any = None, study_name: str | None = None
+    ) -> Any:
+        """The experiment as an Optuna study, for Optuna's plots, importances and dashboard.
+
+        Trials keep their times and intermediate values. One that a scheduler stopped early is PRUNED, one in ERROR is
+        FAIL, one that had not ended is RUNNING or WAITING. Bounds of parameters are those of the values tried.
+
+        Args:
+            metric: The objective; None takes the one of ``TuneConfig``.
+            mode: "min" or "max"; None takes the one of ``TuneConfig``.
+            storage: Where Optuna keeps the study; None keeps it in memory.
+            study_name: None takes the experiment's name.
+
+        Raises:
+            ImportError: Optuna is not installed.
+            InvalidInputError: (a ValueError) There is no objective.
+
+        Example::
+
+            study = ResultGrid.from_path("results/digits").to_optuna_study()
+            optuna.visualization.plot_param_importances(study)
+        """
+        from holdfast.results.optuna_study import make_study
+
+        return make_study(self._history, metric, mode, storage=storage, study_name=study_name)
+
     def _trials(self) -> list[Trial]:
         return self._history.state.trials
 
@@ -174,10 +213,26 @@ class ResultGrid(Sequence[Result]):
         return visible(f"<ResultGrid of {self._history.info.name}: {shown or 'no trials'}; {self.experiment_path}>")
 
     def _repr_html_(self) -> str:
-        """What a notebook shows."""
+        """What a notebook shows: a table, and below it the page with charts, closed; see ``show``."""
         from holdfast.results.html import grid_html
 
-        return grid_html(self._history)
+        folded: str = _pages().folded_frame(self._history)
+        return grid_html(self._history) + folded
+
+    def show(self) -> None:
+        """Show the page of the experiment in a notebook's cell: overview, trials, charts, as of now.
+
+        It is the page of ``holdfast report``: it needs no server, and it does not change any more.
+
+        Raises:
+            NotRunError: This is not a notebook.
+        """
+        _pages().show(self._history)
+
+
+def _pages() -> Any:
+    """The makers of pages stand above results, so they are found by name."""
+    return import_module("holdfast.ui.notebook")
 
 
 def last_or_best_frame(history: History, trials: Sequence[Trial], metric: str | None, mode: str | None) -> Any:

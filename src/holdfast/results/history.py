@@ -8,8 +8,8 @@ works on a read-only mount and beside a live driver.
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 from dataclasses import replace
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,18 +22,17 @@ from holdfast.controller.evidence import (
     unknown_checkpoints,
     unknown_in_store,
 )
-from holdfast.controller.opening import Opened, collector_paused, open_state
+from holdfast.controller.opening import Opened, Progress, collector_paused, open_state
 from holdfast.controller.remote_experiment import Remote, mirror_root, open_root, remote_of
 from holdfast.controller.spec import Root, Spec, read_spec
-from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import CheckpointRecord, State, Trial
-from holdfast.core.transitions import apply
 from holdfast.errors import FencedError, JournalDamagedError
 from holdfast.journal.epoch import Holder, holder
 from holdfast.journal.reader import Position
 from holdfast.journal.records import Events, read_events
 from holdfast.journal.trial_index import TrialIndex
+from holdfast.results.settlement import Settlement
 from holdfast.space.objects import known_objects
 from holdfast.storage.address import LOCAL, parse, type_of
 from holdfast.views.results import ResultBuilder, RowFolder
@@ -59,12 +58,12 @@ class History:
         spec: The experiment's facts as stored; None reads them when they are needed.
         position: Where the journal continues behind ``state``; None means behind all that its last driver wrote.
         owner: The newest driver and whether it is alive; None if there never was one, or nobody looked.
-        lost: Trials that were running when their driver died.
         restored: How the mirror compares with the store; None if the experiment is not in one, or nobody looked.
         damage: What is wrong with the journal: ``state`` is what stands before it. None if nothing is.
 
     Attributes:
         unasked: Why this is what a mirror says and not its store; "" if it is not.
+        lost: Trials that were running when their driver died.
     """
 
     def __init__(
@@ -75,7 +74,6 @@ class History:
         spec: Spec | None = None,
         position: Position | None = None,
         owner: Holder | None = None,
-        lost: frozenset[int] = frozenset(),
         restored: RestoredMirror | None = None,
         damage: JournalDamagedError | None = None,
     ) -> None:
@@ -85,11 +83,14 @@ class History:
         self.builder = ResultBuilder(info)
         self.position = position
         self.owner = owner
-        self.lost = lost
+        self.lost: frozenset[int] = frozenset()
         self.restored = restored
         self.unasked = ""
         self._spec = spec
         self._folded: dict[int, RowFolder] = {}
+        self._index: TrialIndex | None = None
+        self._rows: TrialRows | None = None
+        self._settled: Settlement | None = None
 
     @property
     def root(self) -> Path:
@@ -138,13 +139,57 @@ class History:
             surplus -= len(self._folded.pop(m).rows.get(m, ()))
         return folded
 
-    @cached_property
+    @property
     def _reader(self) -> TrialRows:
-        return TrialRows(self.index(), self.builder, self.retention)
+        if self._rows is None:
+            self._rows = TrialRows(self.index(), self.builder, self.retention)
+        return self._rows
 
     def index(self) -> TrialIndex:
-        """Where the records of each trial are, as far as this state knows."""
-        return TrialIndex(self.root, end=self.position, epoch=self.state.epoch)
+        """Where the records of each trial are, as far as this state knows; made by the first call, which reads all."""
+        if self._index is None:
+            self._index = TrialIndex(self.root, end=self.position, epoch=self.state.epoch)
+        return self._index
+
+    def advanced(self, position: Position, changed: Iterable[int]) -> None:
+        """The state was brought up to ``position``, and these trials are not what they were.
+
+        Raises:
+            FencedError: The place of the index is not part of the journal any more.
+        """
+        self.position = position
+        for n in changed:
+            self._folded.pop(n, None)
+        if self._index is not None:
+            self._index.advance(position, self.state.epoch)
+        if self._rows is not None:
+            self._rows.advanced()
+
+    def settle(self) -> frozenset[int]:
+        """The driver is gone: show its running trials as a restore will find them. Returns their numbers."""
+        if self._settled is None:
+            self._settled = Settlement(self.state, self.retention)
+            self.lost = self._settled.lost
+        return self.lost
+
+    def unsettle(self) -> frozenset[int]:
+        """Take that back, before anything is folded in or because the driver is alive. Returns their numbers."""
+        settled, self._settled, self.lost = self._settled, None, frozenset()
+        if settled is None:
+            return frozenset()
+        settled.undo(self.state)
+        return settled.lost
+
+    def moved(self, root: Path) -> None:
+        """The same journal is at another place on this machine, as it is if a store has continued."""
+        self.info = replace(self.info, root=root)
+        self._index = self._rows = None
+
+    def take_settings(self) -> None:
+        """Let what is shown follow from the settings that hold now."""
+        put_over_spec(self.spec, self.state.settings)
+        spec = self.spec
+        self.info = replace(self.info, metric=spec.metric, mode=spec.mode, total_samples=spec.total)
 
     def events(self) -> Events:
         """Everything that has happened, from the first event, as far as this state knows."""
@@ -199,6 +244,7 @@ def open_history(
     filesystem: Any = None,
     *,
     tolerant: bool = False,
+    progress: Progress | None = None,
 ) -> History:
     """Read the experiment at ``path``, whatever has become of its driver.
 
@@ -207,13 +253,14 @@ def open_history(
         info: Its facts if they are known already, with the objects that its configs refer to.
         filesystem: The pyarrow or fsspec file system in which ``path`` is a path.
         tolerant: Of a journal that has become shorter, return what is left, with ``damage``.
+        progress: Is told how many bytes were read, and of how many, again and again.
 
     Raises:
         ExperimentNotFoundError: There is no experiment exactly there.
         NewerFormatError: It was written by a newer holdfast.
         JournalDamagedError: Its journal is damaged, or has lost records.
     """
-    return _fold(*open_place(path, filesystem), info, tolerant)
+    return _fold(*open_place(path, filesystem), info, tolerant, progress=progress)
 
 
 def is_driven_from_here(path: str | os.PathLike[str]) -> bool:
@@ -252,10 +299,11 @@ def _fold(
     tolerant: bool = False,
     *,
     ask: bool = True,
+    progress: Progress | None = None,
 ) -> History:
     """Fold what is at ``root``; ``ask`` allows to look into its store."""
     spec = read_spec(root)
-    opened, owner = _open(root, spec.retention, tolerant)
+    opened, owner = _open(root, spec.retention, tolerant, progress)
     if opened.damage is None:
         opened, damage = _compare_with_checkpoints(root, spec, opened, tolerant)
         if damage is None and ask:
@@ -263,21 +311,21 @@ def _fold(
         if damage is not None and not tolerant:
             raise damage
         opened.damage = damage
-    owner = _heard_of(owner, restored)
+    owner = heard_of(owner, restored)
     state = opened.state
     put_over_spec(spec, state.settings)
-    alive = owner is not None and owner.alive
-    lost = frozenset() if alive else settle(state, spec.retention)
-    return History(
+    history = History(
         state,
         info or info_from(root, spec),
         spec=spec,
         position=opened.contents.position,
         owner=owner,
-        lost=lost,
         restored=restored,
         damage=opened.damage,
     )
+    if owner is None or not owner.alive:
+        history.settle()
+    return history
 
 
 def _compare_with_checkpoints(
@@ -343,7 +391,7 @@ def far_filesystem(path: str | os.PathLike[str], filesystem: Any) -> Any:
     return filesystem if (Path(path) / ".holdfast" / "parts").is_dir() else None
 
 
-def _heard_of(owner: Holder | None, restored: RestoredMirror | None) -> Holder | None:
+def heard_of(owner: Holder | None, restored: RestoredMirror | None) -> Holder | None:
     """The same driver as the store knows it: a mirror that is left as it is says nothing of newer heartbeats."""
     there = None if restored is None else restored.holder
     if owner is None or there is None or there.claim.writer != owner.claim.writer:
@@ -353,38 +401,17 @@ def _heard_of(owner: Holder | None, restored: RestoredMirror | None) -> Holder |
     return there
 
 
-def _open(root: Root, retention: Retention, tolerant: bool = False) -> tuple[Opened, Holder | None]:
+def _open(
+    root: Root, retention: Retention, tolerant: bool = False, progress: Progress | None = None
+) -> tuple[Opened, Holder | None]:
     for _ in range(MAX_OPEN_TRIES - 1):
         # The owner first: if it dies while we read, what we read is still no younger than "alive".
         owner = holder(root.path)
         try:
-            return open_state(root.path, retention, tolerant=tolerant), owner
+            return open_state(root.path, retention, tolerant=tolerant, progress=progress), owner
         except FencedError:
             continue  # a new driver sealed the journal between our two looks at it
-    return open_state(root.path, retention, tolerant=tolerant), holder(root.path)
-
-
-def settle(state: State, retention: Retention) -> frozenset[int]:
-    """Let running trials of a driver that is gone be what the next driver will make of them.
-
-    Changes nothing but ``state``: the journal learns of it when somebody resumes.
-
-    Returns:
-        The trials concerned.
-    """
-    lost = frozenset(state.running)
-    at, stopped = state.last_at, state.stopped
-    for n in sorted(lost):
-        trial = state.trials[n]
-        event: ev.AnyEvent
-        if trial.verdict == "stop" or state.stopping:
-            event = ev.TrialTerminated(at, n, trial.attempt, trial.why or state.stopping)
-        elif trial.verdict == "pause":
-            event = ev.TrialPaused(at, n, trial.attempt)
-        else:
-            event = ev.AttemptInterrupted(at, n, trial.attempt, ev.Cause.DRIVER_LOST, stopped)
-        apply(state, event, retention)
-    return lost
+    return open_state(root.path, retention, tolerant=tolerant, progress=progress), holder(root.path)
 
 
 def info_from(root: Root, spec: Spec) -> ExperimentInfo:
@@ -401,4 +428,5 @@ def info_from(root: Root, spec: Spec) -> ExperimentInfo:
         total_samples=spec.total,
         max_identifier_len=spec.max_identifier_len,
         utc_offset_s=spec.utc_offset_s,
+        value_names=spec.value_names,
     )

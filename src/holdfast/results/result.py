@@ -178,6 +178,16 @@ class Result:
         return best
 
     @property
+    def tags(self) -> list[str]:
+        """The trial's tags, as users gave them (``holdfast tag``)."""
+        return list(self._source.said()[0])
+
+    @property
+    def notes(self) -> list[str]:
+        """What users have noted about the trial (``holdfast note``), oldest first."""
+        return [note.text for note in self._source.said()[1]]
+
+    @property
     def filesystem(self) -> Any:
         """The ``pyarrow.fs.FileSystem`` of the trial; without pyarrow None, or what stands for its store."""
         return self._source.filesystem

@@ -17,7 +17,7 @@ from holdfast.checkpoints.checkpoint import Checkpoint
 from holdfast.checkpoints.names import index_of
 from holdfast.checkpoints.remote_place import StoreFilesystem
 from holdfast.controller.remote_experiment import Remote
-from holdfast.core.state import CheckpointRecord, Status, Trial
+from holdfast.core.state import CheckpointRecord, Status, Trial, UserNote
 from holdfast.errors import DamageError, NoResultError, TrialError
 from holdfast.results.history import History
 from holdfast.results.raised import trial_error
@@ -62,6 +62,10 @@ class TrialSource(Protocol):
 
     def error(self) -> TrialError | None: ...
 
+    def said(self) -> tuple[tuple[str, ...], tuple[UserNote, ...]]:
+        """The tags and notes of users."""
+        ...
+
     def checkpoint(self) -> Checkpoint | None:
         """The latest one."""
         ...
@@ -105,6 +109,9 @@ class FoldedTrial:
 
     def error(self) -> TrialError | None:
         return trial_error(self.history, self.trial)
+
+    def said(self) -> tuple[tuple[str, ...], tuple[UserNote, ...]]:
+        return self.trial.tags, self.trial.notes
 
     def checkpoint(self) -> Checkpoint | None:
         latest = self.trial.latest()
@@ -160,6 +167,9 @@ class TrialFiles:
 
     def copies(self) -> list[tuple[int, str]]:
         return []  # result files do not say
+
+    def said(self) -> tuple[tuple[str, ...], tuple[UserNote, ...]]:
+        return (), ()  # nor this
 
     def error(self) -> TrialError | None:
         if self.status != Status.ERROR:

@@ -14,30 +14,28 @@ from __future__ import annotations
 
 import shlex
 import time
+from collections.abc import Iterable
 from typing import Any
 
 from holdfast.checkpoints.names import checkpoint_name
-from holdfast.cli.shipped import is_driven_here, oldest_unshipped, unshipped
 from holdfast.config.registry import name_as_written
 from holdfast.core.events import ErrorFacts
 from holdfast.core.plan import is_lost
-from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial
+from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, UserNote
 from holdfast.display.experiment_facts import DisplayOptions, FailureGroup, ProgressView
 from holdfast.display.restore_calls import needs_space, restore_call, retry_call
 from holdfast.display.tracker import (
     ProgressTracker,
     backlog_of,
     honest_counts,
-    is_unstarted,
-    metric_value,
     total_trials,
 )
 from holdfast.errors import JournalDamagedError
 from holdfast.journal.durable_mark import oldest_volatile
 from holdfast.journal.records import decode_record
-from holdfast.results.best import best_of
 from holdfast.results.history import History
 from holdfast.results.html import display_facts
+from holdfast.results.shipped import is_driven_here, oldest_unshipped, unshipped
 from holdfast.space.exact import shown
 from holdfast.views.trials import trial_dirname
 
@@ -137,12 +135,22 @@ def overview(history: History, now: float, *, rows: int = 10) -> ProgressView:
     return ProgressTracker().view(history.state, display_facts(history), options, at, durable_lag(history, now) or 0.0)
 
 
-def experiment_facts(history: History, now: float | None = None) -> dict[str, Any]:
-    """The object that ``status --json`` prints, without its trials."""
+def experiment_facts(
+    history: History, now: float | None = None, tracker: ProgressTracker | None = None
+) -> dict[str, Any]:
+    """The object that ``status --json`` prints, without its trials.
+
+    Args:
+        history: The experiment.
+        now: The present.
+        tracker: Running totals that were told every event since the history was opened; None looks at all trials.
+    """
     now = time.time() if now is None else now
     state, phase = history.state, phase_of(history)
     total = total_trials(state, history.info.total_samples)
-    counts = honest_counts(state, total, sum(map(is_unstarted, state.trials)))
+    tracker = ProgressTracker() if tracker is None else tracker
+    tracker.catch_up(state, objective_of(history))
+    counts = honest_counts(state, total, tracker.unstarted)
     return {
         "name": history.info.name,
         "path": history.shown,
@@ -154,8 +162,10 @@ def experiment_facts(history: History, now: float | None = None) -> dict[str, An
         "total": total,
         "metric": history.info.metric,
         "mode": history.info.mode,
-        "best": best_facts(history),
-        "failures": _failures(history),
+        "best": best_facts(history, tracker),
+        "failures": [failure_facts(history, group) for group in tracker.failures() if group.errored],
+        "tags": list(state.tags),
+        "notes": note_facts(state.notes),
         "reports": state.reports,
         "lived_s": round(state.lived(now if phase == Phase.RUNNING else state.last_at), 3),
         "started_at": history.spec.created_at,
@@ -190,22 +200,19 @@ def damage_facts(damage: JournalDamagedError | None) -> dict[str, Any] | None:
     return {"file": damage.file, "missing": damage.missing, "since": damage.since, "message": str(damage)}
 
 
-def best_facts(history: History) -> dict[str, Any] | None:
-    """The trial whose last report is the best; None without a metric, or before any finite value of it."""
+def objective_of(history: History) -> tuple[str, str] | None:
+    """The metric of the experiment and its mode; None if it has not both."""
     metric, mode = history.info.metric, history.info.mode
-    if metric is None or mode is None:
-        return None
-    values = ((metric_value(trial, metric), trial) for trial in history.state.trials)
-    best = best_of(values, mode)
-    if best is None:
-        return None
-    return {"trial": history.name(best), "metric": metric, "value": metric_value(best, metric)}
+    return None if metric is None or mode is None else (metric, mode)
 
 
-def _failures(history: History) -> list[dict[str, Any]]:
-    tracker = ProgressTracker()
-    tracker.catch_up(history.state, None)
-    return [failure_facts(history, group) for group in tracker.failures()]
+def best_facts(history: History, tracker: ProgressTracker) -> dict[str, Any] | None:
+    """The trial whose last report is the best; None without a metric, or before any finite value of it."""
+    best = tracker.best(1)
+    if objective_of(history) is None or not best:
+        return None
+    value, n = best[0]
+    return {"trial": history.name(history.state.trials[n]), "metric": history.info.metric, "value": value}
 
 
 def holder_facts(history: History) -> dict[str, Any]:
@@ -270,10 +277,25 @@ def trial_facts(history: History, trial: Trial) -> dict[str, Any]:
         "error": error if trial.status == Status.ERROR else None,
         "last_failure": error,
         "reason": trial.reason,
+        "tags": list(trial.tags),
+        "notes": note_facts(trial.notes),
         "on_resume": on_resume(history.state, trial),
         "started_at": trial.started_at or None,
         "ended_at": trial.ended_at or None,
     }
+
+
+def note_facts(notes: Iterable[UserNote]) -> list[dict[str, Any]]:
+    """What people have noted, oldest first."""
+    return [{"at": note.at, "text": note.text, "by": note.by} for note in notes]
+
+
+def trial_details(history: History, trial: Trial) -> dict[str, Any]:
+    """The object that ``show TRIAL --json`` prints, without its story."""
+    facts = {**trial_facts(history, trial), "path": history.place(trial)}
+    if trial.error is not None:
+        facts["last_failure"].update(traceback=trial.error.traceback, output=trial.error.output)
+    return facts
 
 
 def checkpoint_facts(folder: str, record: CheckpointRecord) -> dict[str, Any]:
@@ -297,6 +319,8 @@ def on_resume(state: State, trial: Trial) -> str | None:
     """What the next driver does with the trial, if its files are as they were; None if it has ended."""
     if trial.final:
         return None
+    if trial.user_stop:
+        return "ends as TERMINATED: the user has stopped it"
     staged = [r for r in trial.checkpoints if r.stored == Stored.STAGED and r.index >= trial.floor]
     if staged:
         newest = staged[-1]

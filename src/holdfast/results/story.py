@@ -1,23 +1,26 @@
 """What happened, in plain sentences: one pass over the journal, which is folded on the way.
 
-Few events carry their cause; of the others, the state before them tells it. Owns the wording of events. Long runs of
-reports and saves are told in one sentence. Must never decide anything.
+Every event carries its cause; the fold adds numbers, such as the iteration. Owns the wording of events. Long runs of
+reports and saves are told in one sentence. Must never guess a cause, nor decide anything.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from holdfast.core import events as ev
 from holdfast.core.retention import lookup
 from holdfast.core.state import State, Trial
 from holdfast.core.transitions import check_known
-from holdfast.display.words import duration, one_line, plural, size_text, value_text
+from holdfast.core.user_facts import STOPPED_BY_USER
+from holdfast.display.clipping import advice_line
+from holdfast.display.words import duration, plural, size_text, value_text
 from holdfast.journal.trial_index import EXPERIMENT
 from holdfast.results.history import History
 from holdfast.space.exact import shown
+from holdfast.space.value_names import named
 from holdfast.views.trial_rows import PartialState
 
 MAX_TEXT = 400
@@ -26,6 +29,7 @@ _CUTS = {
     ev.Cause.DRIVER_LOST: "its driver was lost",
     ev.Cause.DRIVER_STOPPED: "the driver stopped",
     ev.Cause.ENGINE_LOST: "the engine that ran it was lost",
+    ev.Cause.NODE_LOST: "its machine was lost",
     ev.Cause.STORAGE: "storage failed",
     ev.Cause.PREEMPTED: "its worker was preempted",
     ev.Cause.LOADING: "its checkpoint could not be loaded",
@@ -35,14 +39,26 @@ _ENDS = {
     "returned": "It finished: the training function returned",
     "done": 'It finished: it reported "done"',
     "not resumed": "The user ended it with resume_unfinished=False",
+    STOPPED_BY_USER: "It ended, because the user had stopped it",
 }
 
 
+PROGRESS = "progress"
+"""The kind of sentences that sum up many events."""
+
+
 class StoryLine(NamedTuple):
-    """A sentence and when it came true."""
+    """A sentence and when it came true.
+
+    Attributes:
+        at: Wall time.
+        text: The sentence.
+        kind: The type of event that it tells, such as "AttemptFailed"; "progress" if it sums up several, "" if none.
+    """
 
     at: float
     text: str
+    kind: str = ""
 
 
 class _Run:
@@ -55,7 +71,7 @@ class _Run:
         self.reports = 0
         self.saved: list[int] = []
         self.open: list[int] = []
-        self.dropped = 0
+        self.dropped: Counter[str] = Counter()  # by cause
 
     def text(self, metric: str | None) -> str:
         parts = []
@@ -68,8 +84,9 @@ class _Run:
             parts.append(f"{'saved' if parts else 'It saved'} {checkpoints(self.saved)}")
         if self.open:
             parts.append(f"{'wrote' if parts else 'It wrote'} {checkpoints(self.open)}, not committed yet")
-        if self.dropped:
-            parts.append(f"{plural(self.dropped, 'checkpoint')} no longer kept by CheckpointConfig deleted")
+        for why, count in self.dropped.items():
+            of_rule = "" if why else " no longer kept by CheckpointConfig"
+            parts.append(f"{plural(count, 'checkpoint')}{of_rule} deleted{f' ({why})' if why else ''}")
         return ", ".join(parts)
 
     def _value(self, metric: str | None) -> str:
@@ -92,6 +109,7 @@ class _TrialTeller:
         self._run: _Run | None = None
         self._rows_before = 0
         self._known = False
+        self._kind = ""
 
     def before(self, state: State, event: Any) -> None:
         trial = state.trial(self._n)
@@ -106,16 +124,17 @@ class _TrialTeller:
             return
         teller = _TRIAL_TELLERS.get(type(event))
         if teller is not None:
+            self._kind = type(event).__name__
             teller(self, state.trials[self._n], event)
 
     def say(self, at: float, text: str) -> None:
         self.flush()
-        self.lines.append(StoryLine(at, f"{one_line(text, MAX_TEXT)}."))
+        self.lines.append(StoryLine(at, f"{advice_line(text, MAX_TEXT)}.", self._kind))
 
     def flush(self) -> None:
         run, self._run = self._run, None
         if run is not None and (text := run.text(self._metric)):
-            self.lines.append(StoryLine(run.at, f"{text}."))
+            self.lines.append(StoryLine(run.at, f"{text}.", PROGRESS))
 
     def _running(self, trial: Trial, at: float) -> _Run:
         if self._run is None:
@@ -125,10 +144,15 @@ class _TrialTeller:
     def _value(self, trial: Trial) -> Any:
         return lookup(trial.metrics, self._metric) if trial.metrics and self._metric else None
 
+    def _named(self, config: Any) -> Iterable[tuple[Any, Any]]:
+        """The values of a config as they are shown."""
+        values: dict[Any, Any] = shown(named(config, self._history.info.value_names))
+        return values.items()
+
     # --- the events
 
     def _created(self, trial: Trial, event: ev.TrialCreated) -> None:
-        chosen = ", ".join(f"{key}={value_text(value, 40)}" for key, value in shown(event.config).items())
+        chosen = ", ".join(f"{key}={value_text(value, 40)}" for key, value in self._named(event.config))
         self.say(event.at, f"Trial {trial.id} was created" + (f" with {chosen}" if chosen else ""))
 
     def _started(self, trial: Trial, event: ev.TrialStarted) -> None:
@@ -163,7 +187,7 @@ class _TrialTeller:
         run.saved.append(event.index)
 
     def _dropped(self, trial: Trial, event: ev.CheckpointsDropped) -> None:
-        self._running(trial, event.at).dropped += len(event.indexes)
+        self._running(trial, event.at).dropped[event.why] += len(event.indexes)
 
     def _rejected(self, _: Trial, event: ev.CheckpointRejected) -> None:
         self.say(event.at, f"checkpoint_{event.index:06d} was rejected: {event.reason}")
@@ -183,13 +207,13 @@ class _TrialTeller:
         self.say(event.at, _ENDS.get(event.reason, f"It was stopped: {event.reason}"))
 
     def _paused(self, _: Trial, event: ev.TrialPaused) -> None:
-        self.say(event.at, "It was paused")
+        self.say(event.at, f"It was paused{_because(event.why)}")
 
     def _resumed(self, _: Trial, event: ev.TrialResumed) -> None:
-        self.say(event.at, "It was resumed")
+        self.say(event.at, f"It was resumed{_because(event.why)}")
 
     def _reconfigured(self, _: Trial, event: ev.TrialReconfigured) -> None:
-        config = ", ".join(f"{key}={value_text(value, 40)}" for key, value in shown(event.config).items())
+        config = ", ".join(f"{key}={value_text(value, 40)}" for key, value in self._named(event.config))
         if event.donor is None:
             self.say(event.at, f"The scheduler gave it another config: {config}")
             return
@@ -206,10 +230,13 @@ class _TrialTeller:
         how = "from the beginning; its earlier reports no longer count"
         if event.mode != "restart":
             how = "from its latest checkpoint"
-        self.say(event.at, f"The user restarted it {how}")
+        self.say(event.at, f"It runs again {how}: {event.why}" if event.why else f"The user restarted it {how}")
 
     def _noted(self, _: Trial, event: ev.Noted) -> None:
         self.say(event.at, event.text)
+
+    def _user_asked(self, _: Trial, event: ev.UserRequested) -> None:
+        self.say(event.at, user_words(event, "it"))
 
     def _driver_came(self, _: Trial, event: ev.EpochStarted) -> None:
         self.say(event.at, driver_words(event))
@@ -236,6 +263,7 @@ _TRIAL_TELLERS: dict[type, Callable[[_TrialTeller, Trial, Any], None]] = {
     ev.TrialResized: _TrialTeller._resized,
     ev.TrialRequeued: _TrialTeller._requeued,
     ev.Noted: _TrialTeller._noted,
+    ev.UserRequested: _TrialTeller._user_asked,
     ev.EpochStarted: _TrialTeller._driver_came,
     ev.DriverStopped: _TrialTeller._driver_left,
 }
@@ -265,7 +293,7 @@ def _silence(history: History) -> list[StoryLine]:
     return [StoryLine(state.last_at, text)]
 
 
-class _ExperimentTeller:
+class ExperimentTeller:
     """Tells what happened to an experiment: drivers, failures and notes; the rest is counted."""
 
     def __init__(self, history: History) -> None:
@@ -275,10 +303,10 @@ class _ExperimentTeller:
         self._since = 0.0
 
     def tell(self, event: Any) -> None:
-        text = self._sentence(event)
-        if text:
+        line = self.sentence(event)
+        if line is not None:
             self.flush()
-            self.lines.append(StoryLine(event.at, f"{one_line(text, MAX_TEXT)}."))
+            self.lines.append(line)
             return
         counted = _COUNTED.get(type(event))
         if counted:
@@ -288,9 +316,14 @@ class _ExperimentTeller:
     def flush(self) -> None:
         counted = [f"{plural(count, noun)} {verb}" for (noun, verb), count in self._quiet.items()]
         if counted:
-            self.lines.append(StoryLine(self._since, f"{', '.join(counted)}."))
+            self.lines.append(StoryLine(self._since, f"{', '.join(counted)}.", PROGRESS))
         self._quiet.clear()
         self._since = 0.0
+
+    def sentence(self, event: Any) -> StoryLine | None:
+        """The sentence for an event that is worth one; None for those that are only counted."""
+        text = self._sentence(event)
+        return StoryLine(event.at, f"{advice_line(text, MAX_TEXT)}.", type(event).__name__) if text else None
 
     def _sentence(self, event: Any) -> str:
         if isinstance(event, ev.EpochStarted):
@@ -304,10 +337,15 @@ class _ExperimentTeller:
             return f"Trials had to wait: {waiting}"
         if isinstance(event, ev.BacklogEased):
             return f"Trials continued: {size_text(event.bytes)} of checkpoints waited for storage"
+        if isinstance(event, ev.StorageLagged):
+            why = f": {event.detail}" if event.detail else ""
+            return f"Storage fell behind: records have waited {duration(event.at - event.since)} to be durable{why}"
+        if isinstance(event, ev.StorageCaughtUp):
+            return f"Storage has caught up after {duration(event.at - event.since)}"
         if isinstance(event, ev.SearchReopened):
             return f"The search was reopened: {event.reason}"
         if isinstance(event, ev.SettingsChanged):
-            return f"The user changed: {'; '.join(event.words)}"
+            return f"{_user(event.by)} changed: {'; '.join(event.words)}"
         return self._trial_sentence(event) if getattr(event, "n", None) is not None else ""
 
     def _trial_sentence(self, event: Any) -> str:
@@ -320,6 +358,8 @@ class _ExperimentTeller:
             return f"checkpoint_{event.index:06d} of {name} was rejected: {event.reason}"
         if isinstance(event, ev.Noted):
             return f"{name}: {event.text}" if name else event.text
+        if isinstance(event, ev.UserRequested):
+            return user_words(event, name or "the experiment")
         return ""
 
 
@@ -330,13 +370,13 @@ _COUNTED: dict[type, tuple[str, str]] = {
     ev.CheckpointCommitted: ("checkpoint", "saved"),
     ev.AttemptInterrupted: ("attempt", "interrupted"),
     ev.TrialTerminated: ("trial", "ended"),
-    ev.TrialRequeued: ("trial", "restarted by the user"),
+    ev.TrialRequeued: ("trial", "restarted"),
 }
 
 
 def experiment_story(history: History) -> list[StoryLine]:
     """What happened to an experiment, in order."""
-    teller = _ExperimentTeller(history)
+    teller = ExperimentTeller(history)
     events = history.events()
     with events.folding():
         for event in events:
@@ -346,10 +386,33 @@ def experiment_story(history: History) -> list[StoryLine]:
     return teller.lines + _silence(history)
 
 
+def _because(why: str) -> str:
+    return f": {why}" if why else ""
+
+
 def driver_words(event: ev.EpochStarted) -> str:
     """A driver came."""
     verb = "started" if event.epoch == 1 else "took over"
     return f"Driver {event.epoch} (pid {event.pid} on {event.host}) {verb} the experiment"
+
+
+def user_words(event: ev.UserRequested, subject: str) -> str:
+    """What a person asked for, and whether it was done."""
+    tags = ", ".join(event.tags)
+    asked = {
+        ev.Action.STOP: f"stopped {subject}",
+        ev.Action.NOTE: f"noted about {subject}: {event.text}",
+        ev.Action.TAG: f"tagged {subject}: {tags}",
+        ev.Action.UNTAG: f"removed tags from {subject}: {tags}",
+    }
+    if event.refused:
+        what = f" ({event.action})" if event.action else ""
+        return f"A request of {_user(event.by, 'the user')}{what} about {subject} was refused: {event.refused}"
+    return f"{_user(event.by)} {asked.get(event.action, event.action)}"
+
+
+def _user(by: str, name: str = "The user") -> str:
+    return f"{name} ({by})" if by else name
 
 
 def failure_words(cause: str, error: ev.ErrorFacts) -> str:

@@ -1,0 +1,306 @@
+"""Plots of an experiment with matplotlib, from the same data as the live page.
+
+Every function takes an experiment (its path or URI, a ``ResultGrid`` or a ``Follower``) and an ``ax`` to draw into, and
+returns the ``matplotlib.axes.Axes``. Owns how data is drawn; the numbers come from ``charts``. Must never import
+matplotlib before something is drawn.
+
+Example::
+
+    from holdfast import plots
+
+    plots.plot_history("~/holdfast_results/digits", metric="loss").figure.savefig("history.png")
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from importlib import import_module
+from typing import Any
+
+from holdfast.core.state import Status
+from holdfast.errors import InvalidInputError
+from holdfast.results.charts.distribution import empirical_distribution
+from holdfast.results.charts.experiment_charts import chart, numbers, values_of
+from holdfast.results.follow import Follower
+from holdfast.results.history import History, open_history
+
+MAX_CURVES = 200
+"""Trials whose curves are drawn; of more, some are taken evenly."""
+
+MAX_LINES = 1000
+"""Trials that a plot of parallel coordinates has at most."""
+
+COMPLETED = frozenset({"returned", "done"})
+_OUTCOMES = {"finished": "C0", "paused": "C9", "failed": "C1", "errored": "C3", "interrupted": "C8", "running": "C2"}
+_KINDS = ("killed", "resumed", "storage", "backlog", "rejected", "interrupted", "retry", "error")
+
+
+def plot_history(experiment: Any, metric: str | None = None, mode: str | None = None, *, ax: Any = None) -> Any:
+    """The value of each trial in the order in which they ended, and the best one so far.
+
+    Args:
+        experiment: Its path or URI, a ``ResultGrid`` or a ``Follower``.
+        metric: What to draw; None takes the metric of the experiment.
+        mode: "min" or "max"; None takes that of the experiment.
+        ax: Where to draw; None makes a new figure.
+
+    Raises:
+        ImportError: matplotlib is not installed.
+        InvalidInputError: No trial has reported the metric.
+    """
+    data = chart(follower_of(experiment), "history", metric=metric, mode=mode)
+    ax = _axes(ax)
+    order = range(1, len(data["value"]) + 1)
+    ax.scatter(order, data["value"], s=9, alpha=0.5, label="trial", rasterized=len(order) > 5000)
+    ax.step(order, data["best"], where="post", color="C3", label="best so far")
+    return _labelled(ax, "trial, in the order of their ends", data["metric"], legend=True)
+
+
+def plot_curves(
+    experiment: Any,
+    metric: str | None = None,
+    *,
+    trials: Sequence[int] | None = None,
+    max_trials: int = MAX_CURVES,
+    ax: Any = None,
+) -> Any:
+    """The learning curves of trials; those that were stopped early end with a cross.
+
+    Args:
+        experiment: Its path or URI, a ``ResultGrid`` or a ``Follower``.
+        metric: What to draw; None takes the metric of the experiment.
+        trials: Numbers of the trials; None takes all, but at most ``max_trials``, evenly.
+        max_trials: How many.
+        ax: Where to draw; None makes a new figure.
+    """
+    follower = follower_of(experiment)
+    name, _ = numbers(follower, metric)
+    known = follower.history.state.trials
+    chosen = list(range(len(known)) if trials is None else trials)
+    if trials is None and len(chosen) > max_trials:
+        chosen = [chosen[k * len(chosen) // max_trials] for k in range(max_trials)]
+    ax = _axes(ax)
+    alpha = 0.9 if len(chosen) <= 20 else 0.4
+    for n in chosen:
+        steps, values = follower.curves.of(n, name)
+        if not steps:
+            continue
+        (line,) = ax.plot(steps, values, linewidth=1, alpha=alpha, marker="." if len(steps) == 1 else None)
+        trial = known[n]
+        if trial.status == Status.TERMINATED and trial.reason not in COMPLETED:
+            ax.plot(steps[-1:], values[-1:], marker="x", color=line.get_color(), alpha=alpha)
+    return _labelled(ax, "training iteration", name)
+
+
+def plot_importance(experiment: Any, metric: str | None = None, *, ax: Any = None) -> Any:
+    """How much each parameter matters for a metric, the most important on top; see ``charts.importance``."""
+    data = chart(follower_of(experiment), "importance", metric=metric)
+    ax = _axes(ax)
+    params = data["params"][::-1]
+    ax.barh([each["name"] for each in params], [each["importance"] for each in params])
+    return _labelled(ax, f"importance for {data['metric']}", "")
+
+
+def plot_edf(experiment: Any, metric: str | None = None, *, ax: Any = None) -> Any:
+    """The share of trials that are not above each value of a metric. A list of experiments draws one line for each."""
+    ax = _axes(ax)
+    several = experiment if isinstance(experiment, list | tuple) else [experiment]
+    name = metric
+    for each in several:
+        follower = follower_of(each)
+        name, values = numbers(follower, metric)
+        data = empirical_distribution(values)
+        ax.step(data["x"], data["y"], where="post", label=follower.history.info.name)
+    return _labelled(ax, name or "", "share of trials", legend=len(several) > 1)
+
+
+def plot_slice(experiment: Any, param: str, metric: str | None = None, *, ax: Any = None) -> Any:
+    """A metric over one parameter, a point for each trial."""
+    follower = follower_of(experiment)
+    name, values = numbers(follower, metric)
+    column = values_of(follower, param)
+    ax = _axes(ax)
+    chosen = [n for n in _finite(values) if column[n] is not None]
+    places = [column[n] for n in chosen]
+    are_numbers = all(type(place) in (int, float) for place in places)
+    ax.scatter(places if are_numbers else list(map(str, places)), [values[n] for n in chosen], s=9, alpha=0.6)
+    if are_numbers and _is_log(follower, param) and all(place > 0 for place in places) and places:
+        ax.set_xscale("log")
+    return _labelled(ax, param, name)
+
+
+def plot_contour(experiment: Any, x: str, y: str, metric: str | None = None, *, ax: Any = None) -> Any:
+    """A metric over two parameters: means of cells, and the trials as points."""
+    data = chart(follower_of(experiment), "contour", x=x, y=y, metric=metric)
+    if not data["trials"]:
+        raise InvalidInputError(f"No trial has {x!r}, {y!r} and {data['metric']!r}.")
+    ax = _axes(ax)
+    rows = [[math.nan if value is None else value for value in row] for row in data["z"]]
+    mesh = ax.pcolormesh(data["x"]["ticks"], data["y"]["ticks"], rows, shading="nearest", cmap="viridis_r")
+    ax.scatter([point[0] for point in data["points"]], [point[1] for point in data["points"]], s=6, color="black")
+    for axis, set_scale, set_ticks in (("x", ax.set_xscale, ax.set_xticks), ("y", ax.set_yscale, ax.set_yticks)):
+        if data[axis]["options"] is not None:
+            set_ticks(data[axis]["ticks"], data[axis]["options"])
+        elif data[axis]["log"]:
+            set_scale("log")
+    ax.figure.colorbar(mesh, ax=ax, label=data["metric"])
+    return _labelled(ax, x, y)
+
+
+def plot_pareto(experiment: Any, metrics: Sequence[str], modes: Sequence[str] | None = None, *, ax: Any = None) -> Any:
+    """Two metrics of all trials, and the front of those that no other trial beats in both.
+
+    Args:
+        experiment: Its path or URI, a ``ResultGrid`` or a ``Follower``.
+        metrics: Two names.
+        modes: "min" or "max" for each; None takes the experiment's mode for both.
+        ax: Where to draw; None makes a new figure.
+    """
+    if len(metrics) != 2:
+        raise InvalidInputError(f"plot_pareto draws two metrics, got {list(metrics)!r}.")
+    follower = follower_of(experiment)
+    data = chart(follower, "pareto", metrics=metrics, modes=modes)
+    ax = _axes(ax)
+    columns = [numbers(follower, metric)[1] for metric in metrics]
+    ax.scatter(*columns, s=9, alpha=0.4, label="trial")
+    front = data["points"]
+    ax.plot([a for a, _ in front], [b for _, b in front], color="C3", marker="o", markersize=4, label="front")
+    return _labelled(ax, metrics[0], metrics[1], legend=True)
+
+
+def plot_parallel(
+    experiment: Any, metric: str | None = None, *, params: Sequence[str] | None = None, ax: Any = None
+) -> Any:
+    """Parallel coordinates: a line for each trial through its parameters, coloured by a metric."""
+    follower = follower_of(experiment)
+    name, values = numbers(follower, metric)
+    names = list(params or follower.columns.params)
+    columns = [values_of(follower, param) for param in names]
+    chosen = [n for n in _finite(values) if all(column[n] is not None for column in columns)]
+    if len(chosen) > MAX_LINES:
+        chosen = [chosen[k * len(chosen) // MAX_LINES] for k in range(MAX_LINES)]
+    ax = _axes(ax)
+    shares = [
+        _shares([column[n] for n in chosen], _is_log(follower, param))
+        for param, column in zip(names, columns, strict=True)
+    ]
+    shares.append(_shares([values[n] for n in chosen], log=False))
+    colours = import_module("matplotlib").colormaps["viridis_r"]
+    for k in range(len(chosen)):
+        ax.plot([share[k] for share in shares], color=colours(shares[-1][k]), linewidth=0.8, alpha=0.6)
+    ax.set_xticks(range(len(shares)), [*names, name])
+    ax.set_yticks([])
+    return _labelled(ax, "", "")
+
+
+def plot_workers(experiment: Any, *, ax: Any = None) -> Any:
+    """What each worker ran and when, coloured by how the attempt ended; gaps are idle time."""
+    data = chart(follower_of(experiment), "workers")
+    ax = _axes(ax)
+    for lane, worker in enumerate(data["workers"]):
+        for outcome, colour in (*_OUTCOMES.items(), ("several", "C7")):
+            spans = [(a - data["start"], b - a) for _, _, a, b, how in worker["spans"] if how == outcome]
+            if spans:
+                ax.broken_barh(spans, (lane - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.3)
+    names = [f"{each['host']}:{each['pid']}" if each["worker"] else "unknown" for each in data["workers"]]
+    ax.set_yticks(range(len(names)), names)
+    return _labelled(ax, "seconds since the start", "worker")
+
+
+def plot_lineage(experiment: Any, param: str | None = None, *, ax: Any = None) -> Any:
+    """A parameter of each trial of a population over time, with an arrow from the trial that was copied.
+
+    Args:
+        experiment: Its path or URI, a ``ResultGrid`` or a ``Follower``.
+        param: The parameter; None takes the first that was changed.
+        ax: Where to draw; None makes a new figure.
+    """
+    data = chart(follower_of(experiment), "lineage")
+    if not data["trials"]:
+        raise InvalidInputError("No trial of this experiment was given another config.")
+    name = param or data["params"][0]
+    ax = _axes(ax)
+    for trial in data["trials"]:
+        steps = [(each["iteration"], each["config"].get(name)) for each in trial["schedule"]]
+        known = [(step, value) for step, value in steps if isinstance(value, int | float)]
+        ax.step([a for a, _ in known], [b for _, b in known], where="post", marker=".", label=trial["id"])
+    for copy in data["copies"]:
+        ax.axvline(copy["iteration"], color="0.85", linewidth=0.5, zorder=0)
+    return _labelled(ax, "training iteration", name, legend=len(data["trials"]) <= 12)
+
+
+def plot_recovery(experiment: Any, *, ax: Any = None) -> Any:
+    """Every kill, retry, rejected checkpoint and storage outage on one time axis, with the seconds that it cost."""
+    data = chart(follower_of(experiment), "recovery")
+    ax = _axes(ax)
+    start = data["start"]
+    for each in data["incidents"]:
+        lane = _KINDS.index(each["kind"])
+        end = each["until"] if each["until"] is not None else data["end"]
+        ax.plot([each["at"] - start, end - start], [lane, lane], color=f"C{lane}", linewidth=4, alpha=0.5)
+        ax.plot([each["at"] - start], [lane], marker="o", color=f"C{lane}", markersize=4)
+    for driver in data["drivers"]:
+        ax.axvspan(driver["at"] - start, driver["until"] - start, color="0.95", zorder=0)
+    sums = [data["kinds"].get(kind, {"count": 0, "down_s": 0.0, "repeated_s": 0.0}) for kind in _KINDS]
+    texts = [f"{kind}: {each['count']}" for kind, each in zip(_KINDS, sums, strict=True)]
+    ax.set_yticks(range(len(_KINDS)), texts)
+    ax.set_title(f"{data['down_s']:.0f} s of waiting, {data['repeated_s']:.0f} s of work repeated", fontsize="medium")
+    return _labelled(ax, "seconds since the start", "")
+
+
+# --- helpers
+
+
+def follower_of(experiment: Any) -> Follower:
+    """What knows the experiment."""
+    if isinstance(experiment, Follower):
+        return experiment
+    history = getattr(experiment, "_history", None)
+    if isinstance(history, History):
+        # A grid that ``fit`` has returned does not know where its journal ends.
+        found = history if history.position is not None else open_history(history.shown, None, history.info.filesystem)
+        return Follower(history.shown, found)
+    return Follower.open(os.path.expanduser(os.fspath(experiment)))
+
+
+def _axes(ax: Any) -> Any:
+    if ax is not None:
+        return ax
+    try:
+        pyplot = import_module("matplotlib.pyplot")
+    except ImportError as error:
+        raise ImportError(
+            "Plots need matplotlib, which is not installed: pip install 'holdfast[plots]'. Without it, "
+            "holdfast.results.charts has the same numbers."
+        ) from error
+    return pyplot.subplots(layout="constrained")[1]
+
+
+def _labelled(ax: Any, x: str, y: str, *, legend: bool = False) -> Any:
+    ax.set_xlabel(x)
+    ax.set_ylabel(y)
+    if legend and ax.get_legend_handles_labels()[0]:
+        ax.legend(fontsize="small")
+    return ax
+
+
+def _finite(values: Sequence[float | None]) -> list[int]:
+    return [n for n, value in enumerate(values) if value is not None and math.isfinite(value)]
+
+
+def _is_log(follower: Follower, param: str) -> bool:
+    return bool((follower.history.spec.space or {}).get(param, {}).get("log"))
+
+
+def _shares(values: list[Any], log: bool) -> list[float]:
+    """Places between 0 and 1: by value for numbers, by option otherwise."""
+    if all(type(value) in (int, float) for value in values):
+        log = log and all(value > 0 for value in values)
+        places = [math.log(value) if log else float(value) for value in values]
+    else:
+        options = {text: k for k, text in enumerate(dict.fromkeys(map(str, values)))}
+        places = [float(options[str(value)]) for value in values]
+    low, high = min(places, default=0.0), max(places, default=1.0)
+    return [(place - low) / (high - low) if high > low else 0.5 for place in places]
