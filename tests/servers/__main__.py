@@ -8,10 +8,17 @@ from __future__ import annotations
 
 import sys
 
-from servers import azurite, nfs, sshd
+from servers import azurite, chromium, nfs, page_tools, sshd
 from servers.install import attempt, cache, install_python
 
-PARTS = {"python": install_python, "azurite": azurite.install, "ssh": sshd.install, "nfs": nfs.install}
+PARTS = {
+    "python": install_python,
+    "azurite": azurite.install,
+    "ssh": sshd.install,
+    "nfs": nfs.install,
+    "page": page_tools.install,
+    "chromium": chromium.install,
+}
 
 
 def main() -> int:

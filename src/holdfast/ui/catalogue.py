@@ -1,0 +1,201 @@
+"""Which experiments there are at or below the address that the user gave, and which of them are open.
+
+Owns the ids of experiments in addresses: derived from the experiment's own id, so that a link survives a restart of the
+server and a move of the experiment. An address from a browser is only ever looked up here, never made into a path. Must
+never open an experiment that nobody asked for, except to say in one line how it stands.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from holdfast.cli.listing import experiments_below, facts_or_damage
+from holdfast.controller.remote_experiment import SPEC, can_open, remote_of
+from holdfast.errors import ExperimentNotFoundError, TuneError
+from holdfast.journal.epoch import holder
+from holdfast.journal.identity import uid_in, uid_of
+from holdfast.storage.address import parse
+from holdfast.ui.source import Source
+from holdfast.ui.watch import Busy, FollowedExperiment
+
+MAX_OPEN = 8
+"""Experiments that are kept open at the same time; one that is streamed is never closed."""
+RESCAN_S = 5.0
+"""How often new experiments are looked for while somebody looks at the list; below a prefix of a store, where all keys
+are listed, REMOTE_RESCAN_S. A large directory takes a twentieth of the time at most."""
+REMOTE_RESCAN_S = 60.0
+RESCAN_SHARE = 20.0
+RETRY_S = 2.0
+REMOTE_FACTS_S = 30.0
+PATIENCE_S = 1.0
+"""How long a list waits for experiments that have not been read yet."""
+
+
+class ExperimentPlace(NamedTuple):
+    """An experiment: its id in addresses, its name for people, and where it is."""
+
+    id: str
+    name: str
+    path: str
+
+
+class Catalogue:
+    """The experiments at or below one address. May be used from several threads.
+
+    Args:
+        root: The address of an experiment, or of a directory or a prefix of a store with several.
+
+    Raises:
+        ExperimentNotFoundError: There is none.
+        TuneError: The store does not answer.
+    """
+
+    def __init__(self, root: str) -> None:
+        self.root = root
+        self.is_single = can_open(root)
+        self._lock = threading.Lock()
+        self._scan_lock = threading.Lock()
+        self._places: dict[str, ExperimentPlace] = {}
+        self._rescan_at = 0.0
+        self._open: dict[str, FollowedExperiment] = {}
+        self._facts: dict[str, tuple[Any, dict[str, Any]]] = {}
+        self._refreshing: threading.Thread | None = None
+        self._scan()
+        if not self._places:
+            raise ExperimentNotFoundError(
+                f"There is no experiment at {_shown(root)} or below it. `holdfast list` lists those in the current "
+                "directory and in the default results directory."
+            )
+
+    def places(self) -> list[ExperimentPlace]:
+        """All experiments, by name; those that were added meanwhile are found after a while."""
+        if not self.is_single and time.monotonic() > self._rescan_at:
+            self._scan()
+        return list(self._places.values())
+
+    def find(self, identity: str) -> ExperimentPlace | None:
+        """The experiment of this id; None if there is none."""
+        return self._places.get(identity)
+
+    def watch(self, place: ExperimentPlace) -> FollowedExperiment:
+        """The experiment, opened if it is not."""
+        with self._lock:
+            known = self._open.pop(place.id, None)
+            if known is None or (known.is_over and time.monotonic() - known.failed_at > RETRY_S):
+                known = FollowedExperiment(place.path, Source.open)
+            self._open[place.id] = known  # the latest stands last
+            self._close_some()
+            return known
+
+    def _close_some(self) -> None:
+        surplus = len(self._open) - MAX_OPEN
+        for identity, watched in list(self._open.items())[:-1]:
+            if surplus > 0 and not watched.streams and watched.opened.is_set():
+                del self._open[identity]
+                watched.close()
+                surplus -= 1
+
+    # --- finding
+
+    def _scan(self) -> None:
+        with self._scan_lock:
+            began = time.monotonic()
+            found = [(".", self.root)] if self.is_single else list(experiments_below(self.root))
+            before = {place.path: place for place in self._places.values()}
+            places: dict[str, ExperimentPlace] = {}
+            for name, path in found:
+                place = before.get(path) or _identified(name, path)
+                if place.id in places:  # a copy has the id of what it was copied from
+                    place = place._replace(id=experiment_id("", f"{place.id} {path}"))
+                places[place.id] = place
+            now = time.monotonic()
+            least = RESCAN_S if remote_of(self.root) is None else REMOTE_RESCAN_S
+            self._places, self._rescan_at = places, now + max(least, (now - began) * RESCAN_SHARE)
+
+    # --- one line about each
+
+    def listing(self, summary: Callable[[dict[str, Any]], dict[str, Any]]) -> list[dict[str, Any]]:
+        """One line about each experiment; one that has not been read yet says ``loading``."""
+        places = self.places()
+        with self._lock:
+            thread = self._refreshing
+            if thread is None or not thread.is_alive():
+                thread = threading.Thread(target=self._refresh, args=(places,), name="holdfast-list", daemon=True)
+                self._refreshing = thread
+                thread.start()
+        thread.join(PATIENCE_S)
+        lines = []
+        for place in places:
+            _, facts = self._facts.get(place.id, (None, None))
+            line = {"id": place.id, "name": place.name, "path": place.path, "state": "loading"}
+            lines.append(line if facts is None else {**line, **summary(facts), "id": place.id, "name": place.name})
+        return lines
+
+    def _refresh(self, places: list[ExperimentPlace]) -> None:
+        for place in places:
+            watched = self.watch(place) if self.is_single else self._open.get(place.id)
+            if watched is not None and not watched.is_over:
+                self._ask(place, watched)
+                continue
+            mark = _fingerprint(place.path)
+            known = self._facts.get(place.id)
+            if known is None or known[0] != mark:
+                self._facts[place.id] = (mark, facts_or_damage(place.path))
+        for gone in self._facts.keys() - self._places.keys():
+            del self._facts[gone]
+
+    def _ask(self, place: ExperimentPlace, watched: FollowedExperiment) -> None:
+        """What the thread of an open experiment knows; one that is being read is not read twice."""
+        if watched.loading is None:
+            with contextlib.suppress(Busy, TimeoutError, TuneError, OSError):
+                facts = watched.ask(lambda source: source.facts()).result(PATIENCE_S)
+                self._facts[place.id] = (None, facts)
+
+
+def _identified(name: str, path: str) -> ExperimentPlace:
+    return ExperimentPlace(experiment_id(_uid(path), path), _last_name(path) if name == "." else name, path)
+
+
+def _fingerprint(path: str) -> Any:
+    """Changes whenever what a list says about the experiment may have changed."""
+    if remote_of(path) is not None:
+        return int(time.monotonic() / REMOTE_FACTS_S)
+    try:
+        with os.scandir(Path(parse(path).path, ".holdfast", "journal")) as entries:
+            files = sorted((entry.name, entry.stat().st_size) for entry in entries)
+        owner = holder(Path(parse(path).path))
+    except (OSError, TuneError):
+        return None
+    return (files, owner is not None and (owner.claim.epoch, owner.alive))
+
+
+def _uid(path: str) -> str:
+    remote = remote_of(path)
+    if remote is None:
+        return uid_of(parse(path).path)
+    try:
+        return uid_in(remote.store.get(SPEC))
+    except (TuneError, OSError):
+        return ""
+
+
+def experiment_id(uid: str, path: str) -> str:
+    """The id of an experiment in addresses: from its own id, or from its place if that cannot be read."""
+    return hashlib.blake2b((uid or path).encode("utf-8", "surrogateescape"), digest_size=6).hexdigest()
+
+
+def _shown(path: str) -> str:
+    remote = remote_of(path)
+    return parse(path).path if remote is None else remote.url
+
+
+def _last_name(path: str) -> str:
+    remote = remote_of(path)
+    return os.path.basename(parse(path).path) if remote is None else remote.name

@@ -1,0 +1,71 @@
+"""The parameters of a request: a bad one is a sentence that names it. Limits keep every answer small."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from holdfast.errors import InvalidInputError
+
+MAX_NAMES = 200
+
+
+class Query:
+    """Reads parameters.
+
+    Args:
+        given: The parameters as text, by name.
+    """
+
+    def __init__(self, given: Mapping[str, str]) -> None:
+        self._given = given
+
+    def text(self, name: str, default: str | None = None, *, limit: int = 4000) -> str | None:
+        """A text; an empty one counts as not given."""
+        value = self._given.get(name, "")
+        if len(value) > limit:
+            raise InvalidInputError(f"{name} has {len(value):,} characters; the limit is {limit:,}.")
+        return value or default
+
+    def required(self, name: str) -> str:
+        """A text without which there is no answer."""
+        value = self.text(name)
+        if value is None:
+            raise InvalidInputError(f"The parameter {name} is missing.")
+        return value
+
+    def number(self, name: str, default: int, *, low: int = 0, high: int) -> int:
+        """A whole number between two limits."""
+        value = self.text(name, limit=40)
+        if value is None:
+            return default
+        try:
+            number = int(value)
+        except ValueError:
+            raise InvalidInputError(f"{name}={value!r} is not a whole number.") from None
+        if not low <= number <= high:
+            raise InvalidInputError(f"{name}={number} is not between {low} and {high:,}.")
+        return number
+
+    def flag(self, name: str) -> bool:
+        """Yes or no."""
+        value = self.text(name, "0", limit=40)
+        assert value is not None
+        if value.lower() in ("1", "true", "yes"):
+            return True
+        if value.lower() in ("0", "false", "no"):
+            return False
+        raise InvalidInputError(f"{name}={value!r} is neither 1 nor 0.")
+
+    def names(self, name: str, *, limit: int = MAX_NAMES) -> list[str]:
+        """Names separated by commas; a comma or a percent sign within a name is percent-encoded once more."""
+        value = self.text(name, "", limit=16_000)
+        assert value is not None
+        found = list(dict.fromkeys(unquote(part) for part in value.split(",") if part))
+        if len(found) > limit:
+            raise InvalidInputError(f"{name} has {len(found)} names; the limit is {limit}.")
+        return found
+
+    def rest(self, *without: str) -> dict[str, str]:
+        """All other parameters."""
+        return {name: value for name, value in self._given.items() if name not in without}

@@ -1,0 +1,187 @@
+"""The page while things happen: reports arrive, drivers die and come back, servers go away, buttons are pressed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import Popen
+
+import pytest
+from opened import REPORTS, Opened
+from ui_clients import LiveServer
+
+Serve = Callable[[Path], LiveServer]
+Open = Callable[..., Opened]
+Drive = Callable[..., "Popen[bytes]"]
+Trained = Callable[[str], Path]
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def live(drive: Drive, serve: Serve, open_page: Open, tmp_path: Path) -> tuple[Opened, Popen[bytes], Path]:
+    """A page at an experiment that runs; it must never be loaded again."""
+    root = tmp_path / "runs"
+    root.mkdir()
+    driver = drive("endless", root, "running")
+    (journal,) = _wait_for_journal(root, driver)
+    page = open_page(serve(journal).address, "#/")
+    page.page.evaluate("window.sameDocument = true")
+    page.see("running", ".pill")
+    return page, driver, root
+
+
+def _wait_for_journal(root: Path, driver: Popen[bytes]) -> list[Path]:
+    deadline = time.monotonic() + 60
+    while not list(root.glob("*/.holdfast/journal/*.hfj")):
+        assert driver.poll() is None, "the driver ended"
+        assert time.monotonic() < deadline, "no journal"
+        time.sleep(0.05)
+    return [path for path in root.iterdir() if path.is_dir()]
+
+
+def test_reports_arrive_without_loading_everything_again(live: tuple[Opened, Popen[bytes], Path]) -> None:
+    page, _, _ = live
+    page.until(f"{REPORTS} > 3")
+    before = page.page.evaluate(REPORTS)
+    page.until(f"{REPORTS} > {before} + 8")
+    page.page.evaluate("location.hash = '#/trials'")
+    page.view("trials")
+    page.page.wait_for_selector(".vrow")
+    rows = "[...document.querySelectorAll('.vrow')].map((row) => row.textContent).join()"
+    first = page.page.evaluate(rows)
+    page.until(f"(first) => {rows} !== first", first)
+    assert page.page.evaluate("window.sameDocument")
+    of_all, of_some = _asked(page)
+    deadline = time.monotonic() + 60
+    while _asked(page)[1] < of_some + 3:
+        assert time.monotonic() < deadline, "the trials that changed are not asked for"
+        page.page.wait_for_timeout(50)  # lets the browser tell what it asks
+    assert _asked(page)[0] == of_all
+
+
+def _asked(page: Opened) -> tuple[int, int]:
+    """How often the page has asked for columns of all trials, and of some."""
+    columns = [url for url in page.asked if "/columns?" in url]
+    some = sum("trials=" in url for url in columns)
+    return len(columns) - some, some
+
+
+def test_driver_that_is_killed_and_resumed(live: tuple[Opened, Popen[bytes], Path], drive: Drive) -> None:
+    page, driver, root = live
+    page.until(f"{REPORTS} > 3")
+    os.kill(driver.pid, signal.SIGKILL)
+    driver.wait()
+    page.see("Driver interrupted", ".banner")
+    page.see("exited without shutting down", ".banner")
+    page.see("holdfast resume", ".command")
+    before = page.page.evaluate(REPORTS)
+    drive("endless", root, "running")
+    page.see("running", ".pill")
+    page.unsee("Driver interrupted", ".banner")
+    page.until(f"{REPORTS} > {before} + 3")
+    assert page.page.evaluate("window.sameDocument")
+
+
+def test_server_that_goes_away_is_named(
+    drive: Drive, open_page: Open, serve: Serve, trained: Trained, tmp_path: Path
+) -> None:
+    shutil.copytree(trained("stopped_early"), tmp_path / "copied")
+    server = serve(tmp_path / "copied")
+    page = open_page(server.address, "#/")
+    page.expected += [
+        "ERR_CONNECTION_REFUSED",
+        "ERR_INCOMPLETE_CHUNKED_ENCODING",
+        "ERR_EMPTY_RESPONSE",
+        "ERR_CONNECTION_RESET",
+        "ERR_SOCKET_NOT_CONNECTED",
+    ]
+    server.kill()
+    page.see("Connection lost", ".banner")
+    page.see("stopped_early", "h1")
+
+
+def test_note_and_stop_from_the_page(live: tuple[Opened, Popen[bytes], Path]) -> None:
+    page, driver, _ = live
+    page.page.get_by_role("button", name="Note").click()
+    assert page.page.get_by_role("button", name="Save the note").is_disabled()
+    page.page.locator("dialog textarea").fill("try <b>less</b> dropout")
+    page.page.get_by_role("button", name="Save the note").click()
+    page.see("try <b>less</b> dropout", ".story")
+    page.page.get_by_role("button", name="Stop").click()
+    page.page.get_by_role("button", name="Cancel").click()
+    assert driver.poll() is None
+    page.page.get_by_role("button", name="Stop").click()
+    page.page.get_by_role("button", name="Stop all trials").click()
+    page.see("Driver interrupted", ".banner")
+    driver.wait(60)
+
+
+def test_one_trial_is_stopped_from_its_page(live: tuple[Opened, Popen[bytes], Path]) -> None:
+    page, driver, _ = live
+    page.page.evaluate("location.hash = '#/trials?filter=status == RUNNING'")
+    page.page.locator(".vrow a").first.click()
+    page.see("running", "h1 .pill")
+    page.page.get_by_role("button", name="Stop this trial").click()
+    page.page.get_by_role("button", name="Stop the trial", exact=True).click()
+    page.see("done", "h1 .pill")
+    assert driver.poll() is None
+
+
+def test_dead_experiment_has_no_buttons(serve: Serve, trained: Trained, open_page: Open) -> None:
+    page = open_page(serve(trained("stopped_early")).address, "#/")
+    page.see("finished", ".pill")
+    for name in ("Stop", "Add samples", "Note"):
+        assert page.page.get_by_role("button", name=name, exact=True).count() == 0
+
+
+def test_looking_at_a_moved_read_only_experiment_writes_nothing(
+    serve: Serve, trained: Trained, open_page: Open, tmp_path: Path
+) -> None:
+    moved = tmp_path / "elsewhere" / "moved"
+    shutil.copytree(trained("stopped_early") / "stopped_early", moved)
+    for path in (*moved.rglob("*"), moved):
+        path.chmod(0o555 if path.is_dir() else 0o444)
+    before = {path: path.lstat().st_mtime_ns for path in moved.rglob("*")}
+    page = open_page(serve(moved).address, "#/")
+    page.see("12", ".tile")
+    page.go("#/charts/curves")
+    page.page.wait_for_selector(".chart canvas")
+    page.go("#/trials")
+    page.page.locator(".vrow a").first.click()
+    page.see("Attempt 1 started", ".story")
+    assert page.page.get_by_role("button", name="Note", exact=True).count() == 0
+    assert {path: path.lstat().st_mtime_ns for path in moved.rglob("*")} == before
+    for path in (moved, *moved.rglob("*")):
+        path.chmod(0o755)
+
+
+def test_two_experiments_are_listed_and_opened(serve: Serve, trained: Trained, open_page: Open, tmp_path: Path) -> None:
+    for kind in ("stopped_early", "population"):
+        shutil.copytree(trained(kind) / kind, tmp_path / "both" / kind)
+    page = open_page(serve(tmp_path / "both").address, "#/")
+    page.view("experiments")
+    page.see("2 experiments")
+    page.page.get_by_role("link", name="population").click()
+    page.view("overview")
+    page.until("document.title === 'population · holdfast'")
+    page.page.get_by_role("link", name="holdfast", exact=True).click()
+    page.view("experiments")
+
+
+def test_page_of_a_running_trial_follows_it(live: tuple[Opened, Popen[bytes], Path]) -> None:
+    """Every report changes the trial: questions about it must not be given up for newer ones for ever."""
+    page, _, _ = live
+    page.page.evaluate("location.hash = '#/trials?filter=status == RUNNING'")
+    page.page.locator(".vrow a").first.click()
+    page.see("It reported iterations 1 to", ".story")
+    iteration = "Number(document.querySelectorAll('.tile dd')[1]?.textContent ?? '0')"
+    before = page.page.evaluate(iteration)
+    page.until(f"{iteration} > {before} + 10")
+    printed = "[...(document.querySelector('pre')?.textContent ?? '').matchAll(/step (\\d+)/g)]"
+    page.until(f"Math.max(0, ...{printed}.map((found) => Number(found[1]))) > {before} + 5")
+    assert page.page.evaluate("window.sameDocument")

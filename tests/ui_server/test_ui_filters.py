@@ -1,0 +1,58 @@
+"""The filter language, by the examples that the page runs as well."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.ui.filters import BadFilter, Filter, compare
+
+CASES = json.loads((Path(__file__).parents[1] / "ui" / "filter_cases.json").read_text())
+NAMES = {name for row in CASES["rows"] for name in row}
+
+
+def resolve(name: str) -> str | None:
+    return next((each for each in (name, f"metric/{name}", f"config/{name}") if each in NAMES), None)
+
+
+@pytest.mark.parametrize("case", CASES["matches"], ids=lambda case: case["filter"])
+def test_a_filter_finds_what_the_page_finds(case: dict[str, Any]) -> None:
+    wanted = Filter(case["filter"], resolve)
+    assert [row["trial_id"] for row in CASES["rows"] if wanted.accepts(row.get)] == case["trials"]
+
+
+@pytest.mark.parametrize("case", CASES["errors"], ids=lambda case: case["filter"])
+def test_a_bad_filter_is_refused_where_the_page_refuses_it(case: dict[str, Any]) -> None:
+    with pytest.raises(BadFilter) as caught:
+        Filter(case["filter"], resolve)
+    assert caught.value.place == case["place"]
+    assert case["says"] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("value", "operation", "wanted", "result"),
+    [
+        (float("nan"), "==", None, True),
+        (float("nan"), "<", 1.0, False),
+        (float("inf"), ">", 1.0, True),
+        (None, "!=", "x", True),
+        (None, "contains", "x", False),
+        (True, "==", True, True),
+        (True, "==", 1.0, False),
+        (3, "contains", "3", True),
+        ([1, "two"], "contains", "two", True),
+        ("10", "<", "9", True),
+        ("10", "<", 9.0, False),
+    ],
+)
+def test_values_of_all_kinds_are_compared(value: Any, operation: str, wanted: Any, result: bool) -> None:
+    assert compare(value, operation, wanted) is result
+
+
+def test_names_and_texts_may_hold_anything() -> None:
+    odd = "a b/c'd\""
+    wanted = Filter(f'`{odd}` == \'it\\\'s\' or `{odd}` == "say \\"x\\""', lambda name: name if name == odd else None)
+    assert [wanted.accepts(lambda _, value=value: value) for value in ("it's", 'say "x"', "no")] == [True, True, False]

@@ -1,0 +1,134 @@
+// The only place that asks for data: from the report in the page if there is one, else from the server.
+import type { Change } from "./types";
+
+export class ApiError extends Error {
+  constructor(
+    readonly status: number,
+    message: string,
+  ) {
+    super(message);
+  }
+}
+
+export type Query = Record<string, string | number | null | undefined>;
+
+const KEPT_IN_REPORTS = ["metric", "x", "y"];
+const NOT_IN_REPORT = "This view is not in this report. Open the experiment with: holdfast ui PATH";
+
+export const isReport = (): boolean => window.HOLDFAST_REPORT !== undefined;
+
+/** The path below the page, and the query, as sent. */
+export function address(path: string, query: Query = {}): string {
+  const words = Object.entries(query)
+    .filter(([, value]) => value !== null && value !== undefined && value !== "")
+    .map(([name, value]) => `${name}=${encode(String(value))}`);
+  return words.length ? `${path}?${words.join("&")}` : path;
+}
+
+/** As Python's quote(value, safe=""): encodeURIComponent leaves five characters that quote does not. */
+export function encode(value: string): string {
+  return encodeURIComponent(value).replace(/[!'()*]/g, (c) => `%${c.charCodeAt(0).toString(16).toUpperCase()}`);
+}
+
+function fromReport(path: string, query: Query) {
+  const responses = window.HOLDFAST_REPORT?.responses ?? {};
+  const kept: Query = {};
+  for (const name of KEPT_IN_REPORTS) kept[name] = query[name];
+  const found = responses[`/${address(path, kept)}`] ?? responses[`/${path}`];
+  if (!found) throw new ApiError(404, NOT_IN_REPORT);
+  return found;
+}
+
+function bytesOf(base64: string): ArrayBuffer {
+  const text = atob(base64);
+  const bytes = new Uint8Array(text.length);
+  for (let i = 0; i < text.length; i++) bytes[i] = text.charCodeAt(i);
+  return bytes.buffer;
+}
+
+async function ask(url: string, options: RequestInit): Promise<Response> {
+  let response: Response;
+  try {
+    response = await fetch(url, { credentials: "same-origin", ...options });
+  } catch (error) {
+    if (options.signal?.aborted) throw error;
+    throw new ApiError(0, "The server does not answer. Is `holdfast ui` still running?");
+  }
+  if (response.ok) return response;
+  throw new ApiError(response.status, await sentence(response));
+}
+
+async function sentence(response: Response): Promise<string> {
+  if (response.status === 401) {
+    return "The token is missing or wrong. Open the address that `holdfast ui` printed, with its ?token=.";
+  }
+  try {
+    const body = await response.json();
+    if (typeof body?.error === "string") return body.error;
+  } catch {
+    // No JSON: the status has to do.
+  }
+  return `The server answered ${response.status} ${response.statusText}`;
+}
+
+export async function getJson<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {
+  if (isReport()) {
+    const found = fromReport(path, query);
+    return (found.json ?? null) as T;
+  }
+  return (await ask(address(path, query), { signal })).json();
+}
+
+export async function getBinary(path: string, query: Query = {}, signal?: AbortSignal): Promise<ArrayBuffer> {
+  if (isReport()) return bytesOf(fromReport(path, query).base64 ?? "");
+  return (await ask(address(path, query), { signal })).arrayBuffer();
+}
+
+export async function post(path: string, body: unknown): Promise<string> {
+  const headers = { "Content-Type": "application/json" };
+  const response = await ask(path, { method: "POST", headers, body: JSON.stringify(body) });
+  const answer = await response.json();
+  return typeof answer?.text === "string" ? answer.text : "Accepted.";
+}
+
+export interface Subscription {
+  close(): void;
+}
+
+const FIRST_RETRY_MS = 1000;
+const LAST_RETRY_MS = 15000;
+
+/** Follow server-sent changes; reconnects by itself, also after the server refused once. */
+export function follow(path: string, onChange: (change: Change) => void, onState: (open: boolean) => void): Subscription {
+  let source: EventSource | null = null;
+  let timer = 0;
+  let wait = FIRST_RETRY_MS;
+  let closed = false;
+  const open = () => {
+    source = new EventSource(path);
+    source.onopen = () => {
+      wait = FIRST_RETRY_MS;
+      onState(true);
+    };
+    source.addEventListener("change", (event) => onChange(JSON.parse((event as MessageEvent).data)));
+    source.onerror = () => {
+      if (closed) return;
+      onState(false);
+      if (source?.readyState !== EventSource.CLOSED) return;
+      timer = window.setTimeout(open, wait);
+      wait = Math.min(LAST_RETRY_MS, wait * 2);
+    };
+  };
+  open();
+  return {
+    close() {
+      closed = true;
+      clearTimeout(timer);
+      source?.close();
+    },
+  };
+}
+
+export const experimentPath = (id: string, rest = ""): string => `api/experiments/${encodeURIComponent(id)}${rest}`;
+export const trialPath = (id: string, trial: string, rest = ""): string =>
+  experimentPath(id, `/trials/${encodeURIComponent(trial)}${rest}`);

@@ -1,0 +1,157 @@
+// Population based training: who copied whom from which checkpoint, and how a parameter changed over time.
+import { useMemo } from "preact/hooks";
+import { clock, number, oneLine, value as valueText } from "../format";
+import { Select } from "../parts/small";
+import { link } from "../route";
+import { useStore } from "../store";
+import type { Config } from "../types";
+import { ChartFrame, placeholder, useChart } from "./frame";
+import { begin, circle, finish } from "./paint";
+import { type Area, Plot, type PlotSpec, extent, widened } from "./plot";
+import type { ChartProps } from "./registry";
+
+type Segment = [start: number, end: number | null, from: number, to: number, config: Config];
+interface Node {
+  trial_id: string;
+  segments: Segment[];
+}
+interface Edge {
+  time: number;
+  to: string;
+  from: string;
+  iteration: number;
+  checkpoint: string | number | null;
+}
+interface Lineage {
+  note?: string;
+  nodes?: Node[];
+  edges?: Edge[];
+  params?: string[];
+}
+
+/** The first trial on top; no segment begins before the experiment. */
+function lanesOf(nodes: Node[], begin: number): Node[] {
+  const since = (start: number) => Math.max(start, begin);
+  return nodes
+    .map((node) => ({ ...node, segments: node.segments.map(([start, ...rest]): Segment => [since(start), ...rest]) }))
+    .reverse();
+}
+
+function drawTree(area: Area, nodes: Node[], edges: Edge[], laneOf: Map<string, number>, now: number): void {
+  const { series, best } = area.colors;
+  nodes.forEach((node, lane) => {
+    node.segments.forEach(([start, end], i) => {
+      begin(area, { color: series[(lane + i) % series.length]!, width: 5, alpha: 0.8 });
+      area.context.moveTo(area.x(start), area.y(lane));
+      area.context.lineTo(Math.max(area.x(end ?? now), area.x(start) + 2), area.y(lane));
+      finish(area);
+    });
+  });
+  for (const edge of edges) {
+    const [from, to] = [laneOf.get(edge.from), laneOf.get(edge.to)];
+    if (from === undefined || to === undefined) continue;
+    begin(area, { color: best, width: 1.5, dash: [4, 3] });
+    area.context.moveTo(area.x(edge.time), area.y(from));
+    area.context.lineTo(area.x(edge.time), area.y(to));
+    finish(area);
+    circle(area, edge.time, to, 3.5, best, true);
+  }
+}
+
+function treeSpec(nodes: Node[], edges: Edge[], now: number, experiment: string): PlotSpec {
+  const laneOf = new Map(nodes.map((node, lane) => [node.trial_id, lane]));
+  const times = nodes.flatMap((node) => node.segments.flatMap(([a, b]) => [a, b ?? now]));
+  return {
+    x: { label: "", time: true, ...widened(...extent(times)) },
+    y: { label: "", categories: nodes.map((node) => node.trial_id), min: -0.7, max: nodes.length - 0.3 },
+    draw: (area) => drawTree(area, nodes, edges, laneOf, now),
+    hit: (area, left, top) => {
+      const near = edges.find((e) => Math.abs(area.x(e.time) - left) < 7 && Math.abs(area.y(laneOf.get(e.to) ?? -9) - top) < 9);
+      if (near) {
+        const lines = [`${near.to} copied ${near.from}`, `checkpoint ${near.checkpoint ?? "?"}, iteration ${near.iteration}`, clock(near.time)];
+        return { x: area.x(near.time), y: top, lines, href: link(experiment, ["trials", near.to]) };
+      }
+      const lane = nodes.findIndex((_n, i) => Math.abs(area.y(i) - top) < 9);
+      const segment = nodes[lane]?.segments.find(([a, b]) => left >= area.x(a) && left <= area.x(b ?? now));
+      if (!segment) return null;
+      const config = Object.entries(segment[4] ?? {}).slice(0, 6).map(([k, v]) => `${oneLine(k, 24)} ${valueText(v, 24)}`);
+      const id = nodes[lane]!.trial_id;
+      return { x: left, y: area.y(lane), lines: [id, `iterations ${segment[2]} to ${segment[3]}`, ...config], href: link(experiment, ["trials", id]) };
+    },
+  };
+}
+
+function scheduleSpec(nodes: Node[], param: string, experiment: string): PlotSpec | null {
+  const steps = nodes.flatMap((node, lane) =>
+    node.segments.map(([, , from, to, config]) => ({ lane, from, to: Math.max(to, from), v: Number(config?.[param]) })),
+  );
+  const known = steps.filter((s) => Number.isFinite(s.v));
+  if (!known.length) return null;
+  const [min, max] = extent(known.map((s) => s.v));
+  const log = min > 0 && max / min > 30;
+  return {
+    x: { label: "iteration", whole: true, ...widened(...extent(known.flatMap((s) => [s.from, s.to]))) },
+    y: { label: param, log, ...widened(min, max, log) },
+    draw: (area) => {
+      nodes.forEach((_node, lane) => {
+        begin(area, { color: area.colors.series[lane % area.colors.series.length]!, width: 2, alpha: 0.85 });
+        known.filter((s) => s.lane === lane).forEach((s, i) => {
+          if (i) area.context.lineTo(area.x(s.from), area.y(s.v));
+          else area.context.moveTo(area.x(s.from), area.y(s.v));
+          area.context.lineTo(area.x(s.to), area.y(s.v));
+        });
+        finish(area);
+      });
+    },
+    hit: (area, left, top) => {
+      const s = known.find((k) => left >= area.x(k.from) - 3 && left <= area.x(k.to) + 3 && Math.abs(area.y(k.v) - top) < 9);
+      if (!s) return null;
+      const id = nodes[s.lane]!.trial_id;
+      return { x: left, y: area.y(s.v), lines: [id, `${oneLine(param, 30)} ${number(s.v)}`, `iterations ${s.from} to ${s.to}`], href: link(experiment, ["trials", id]) };
+    },
+  };
+}
+
+export function LineageChart({ query, change }: ChartProps) {
+  const store = useStore();
+  const answer = useChart<Lineage>("lineage", {});
+  const { edges = [], params = [] } = answer.data ?? {};
+  const begin = store.experiment!.started_at ?? 0;
+  const nodes = useMemo(() => lanesOf(answer.data?.nodes ?? [], begin), [answer.data, begin]);
+  const now = store.experiment!.state === "running" ? Date.now() / 1000 : (store.experiment!.last_event_at ?? 0);
+  const param = query.param ?? params[0] ?? "";
+  const tree = useMemo(() => (nodes.length ? treeSpec(nodes, edges, now, store.id) : null), [answer.data]);
+  const schedule = useMemo(() => scheduleSpec(nodes, param, store.id), [answer.data, param]);
+  return (
+    <>
+      <ChartFrame
+        title="PBT lineage"
+        about="Each lane is a trial; a dashed line shows which trial it copied, from which checkpoint."
+        note={answer.data?.note ?? (edges.length ? `${edges.length} copies.` : null)}
+        table={{
+          columns: [{ title: "time", width: 170 }, { title: "trial" }, { title: "copied" }, { title: "checkpoint", width: 170 }, { title: "iteration", right: true }],
+          count: edges.length,
+          cell: (i, c) => {
+            const e = edges[i]!;
+            return [clock(e.time), e.to, e.from, String(e.checkpoint ?? ""), String(e.iteration ?? "")][c]!;
+          },
+        }}
+      >
+        {placeholder(answer, !nodes.length || !edges.length, "No trial copied another. Population based training fills this view.") ?? (
+          <Plot spec={tree!} height={Math.min(900, 90 + Math.max(2, nodes.length) * 26)} summary={`Lineage of ${nodes.length} trials with ${edges.length} copies`} />
+        )}
+      </ChartFrame>
+      {schedule && edges.length > 0 && (
+        <div style={{ marginTop: "16px" }}>
+          <ChartFrame
+            title="Schedule"
+            about="The value of a parameter over the iterations of each trial."
+            controls={<Select label="parameter" value={param} options={params} onChange={(v) => change({ param: v })} />}
+          >
+            <Plot spec={schedule} height={340} summary={`Schedule of ${oneLine(param, 60)} in ${nodes.length} trials`} />
+          </ChartFrame>
+        </div>
+      )}
+    </>
+  );
+}

@@ -1,0 +1,64 @@
+// The list of experiments below the path that was opened.
+import { useEffect, useState } from "preact/hooks";
+import { ago, clock, count, number, oneLine, plural, safe } from "../format";
+import { Empty, Pill } from "../parts/small";
+import { link } from "../route";
+import type { ExperimentEntry } from "../types";
+
+export function bestValue(entry: ExperimentEntry): number | null {
+  const { best, metric } = entry;
+  if (typeof best === "number") return best;
+  if (!best) return null;
+  if ("value" in best) return best.value;
+  const value = metric ? (best.last_result ?? best.metrics)?.[metric] : null;
+  return typeof value === "number" ? value : null;
+}
+
+export function ExperimentsPage({ entries }: { entries: ExperimentEntry[] }) {
+  const [, tick] = useState(0);
+  useEffect(() => {
+    const timer = setInterval(() => tick((n) => n + 1), 10000);
+    return () => clearInterval(timer);
+  }, []);
+  const sorted = [...entries].sort((a, b) => (b.updated ?? 0) - (a.updated ?? 0));
+  if (!entries.length) {
+    return (
+      <div class="card">
+        <Empty title="No experiment yet"><p>Experiments appear as soon as a Tuner with this storage_path runs.</p></Empty>
+      </div>
+    );
+  }
+  return (
+    <>
+      <div class="page-head"><div><h1>Experiments</h1><p>{plural(entries.length, "experiment")}</p></div></div>
+      <div class="card scroll-x" tabIndex={0} role="region" aria-label="Experiments">
+        <table class="plain-table">
+          <thead>
+            <tr><th>name</th><th>state</th><th class="right">trials</th><th class="right">errors</th><th>best</th><th>started</th><th>last event</th></tr>
+          </thead>
+          <tbody>{sorted.map((entry) => <Row key={entry.id} entry={entry} />)}</tbody>
+        </table>
+      </div>
+    </>
+  );
+}
+
+function Row({ entry }: { entry: ExperimentEntry }) {
+  const best = bestValue(entry);
+  const ended = (entry.counts?.TERMINATED ?? 0) + (entry.counts?.ERROR ?? 0);
+  const errors = entry.counts?.ERROR ?? 0;
+  return (
+    <tr>
+      <td class="name-cell">
+        <a href={link(entry.id)} class="wrap"><bdi>{oneLine(entry.name, 100)}</bdi></a>
+        {entry.error ? <p class="problem" style={{ margin: 0 }}>{safe(entry.error, 300)}</p> : <p class="small muted clip" title={oneLine(entry.path, 300)}>{oneLine(entry.path, 200)}</p>}
+      </td>
+      <td><Pill state={entry.error ? "damaged" : entry.state} /></td>
+      <td class="right">{`${count(ended)} / ${count(entry.trials ?? 0)}`}</td>
+      <td class="right">{errors ? count(errors) : "–"}</td>
+      <td>{best === null ? "–" : `${oneLine(entry.metric ?? "", 30)} ${number(best)}`}</td>
+      <td style={{ whiteSpace: "nowrap" }}>{clock(entry.started)}</td>
+      <td style={{ whiteSpace: "nowrap" }}>{ago(entry.updated)}</td>
+    </tr>
+  );
+}

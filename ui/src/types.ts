@@ -1,0 +1,158 @@
+// What the server answers: the keys of the command line's --json output, and a few more.
+
+export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+export type Config = { [key: string]: Json };
+
+export interface ExperimentEntry {
+  id: string;
+  name: string;
+  path: string;
+  state: string;
+  error?: string | null;
+  counts?: Record<string, number> | null;
+  metric?: string | null;
+  mode?: string | null;
+  best?: Best | TrialRow | number | null;
+  trials?: number | null;
+  started?: number | null;
+  updated?: number | null;
+}
+
+export interface Best {
+  trial: string;
+  metric: string;
+  value: number;
+}
+
+export interface Failure {
+  cause: string;
+  count?: number;
+  type?: string;
+  message?: string;
+  location?: string;
+  trials?: string[] | number;
+  first?: string;
+}
+
+export interface Note {
+  time: number;
+  trial_id?: string | null;
+  text: string;
+}
+
+export interface Experiment {
+  id: string;
+  name: string;
+  path: string;
+  state: string;
+  why?: string;
+  counts: Record<string, number>;
+  total: number | null;
+  metric: string | null;
+  mode: "min" | "max" | null;
+  best: TrialRow | Best | null;
+  failures: Failure[];
+  reports: number;
+  lived_s: number;
+  started_at: number | null;
+  last_event_at: number | null;
+  durable_lag_s: number | null;
+  backlog?: { checkpoints: number; bytes: number; oldest_s: number | null; waiting_since?: number | null } | null;
+  holder?: { host: string | null; pid: number | null; since?: number | null; age_s?: number; certain?: boolean } | null;
+  journal_damage?: { message: string } | null;
+  damage: string | null;
+  resume?: string | null;
+  resume_command?: string | null;
+  restore?: string | null;
+  loading: { read: number; total: number } | null;
+  record: number;
+  space?: { [name: string]: Json } | null;
+  metrics: string[];
+  params: string[];
+  notes?: (Note | string)[];
+  live: boolean;
+  read_only: boolean;
+}
+
+export interface ErrorFacts {
+  cause?: string;
+  type?: string;
+  message?: string;
+  location?: string;
+  traceback?: string | null;
+}
+
+export interface Checkpoint {
+  index?: number;
+  path: string;
+  bytes: number | null;
+  state: string;
+  iteration?: number;
+  step?: number;
+  reason?: string;
+}
+
+export interface Attempt {
+  attempt: number;
+  started?: number | null;
+  ended?: number | null;
+  outcome?: string;
+  worker?: string | null;
+}
+
+export interface Copy {
+  time?: number;
+  from: string;
+  checkpoint?: string | number | null;
+  iteration?: number | null;
+}
+
+export interface TrialRow {
+  trial_id: string;
+  name?: string;
+  status: string;
+  interrupted?: boolean;
+  iteration: number;
+  config: Config;
+  last_result?: Config | null;
+  metrics?: Config | null;
+  attempts: number | Attempt[];
+  failures?: number;
+  error?: ErrorFacts | null;
+  last_failure?: ErrorFacts | null;
+  reason?: string;
+  on_resume?: string | null;
+  started_at?: number | null;
+  ended_at?: number | null;
+  tags?: string[];
+  notes?: (Note | string)[];
+}
+
+export interface TrialDetail extends TrialRow {
+  checkpoints?: Checkpoint[];
+  lineage?: Copy[] | null;
+  path?: string;
+}
+
+export interface StoryLine {
+  time: number;
+  kind?: string;
+  text: string;
+}
+
+export interface Change {
+  record: number;
+  trials?: string[];
+  more?: boolean;
+  sentences?: (string | StoryLine)[];
+}
+
+declare global {
+  interface Window {
+    HOLDFAST_REPORT?: {
+      experiment: string;
+      note?: string;
+      responses: Record<string, { json?: Json; base64?: string }>;
+    };
+  }
+}
