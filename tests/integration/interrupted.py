@@ -38,15 +38,24 @@ def computed(config: dict[str, Any], step: int) -> None:
         raise AssertionError("nobody has killed this trial")
 
 
+def train(config: dict[str, Any]) -> None:
+    """The training of a module, which only trials import: a driver needs no framework, and they take seconds."""
+    importlib.import_module(config["module"]).train(config)
+
+
 def main(storage: str, module: str) -> None:
-    train = importlib.import_module(module).train
     root = Path(storage, NAME)
     if tune.Tuner.can_restore(root):
         tuner = tune.Tuner.restore(str(root), trainable=train)
     else:
         tuner = tune.Tuner(
             train,
-            param_space={"interrupted": tune.grid_search([False, True]), "wait_at": 5, "steps": 8},
+            param_space={
+                "interrupted": tune.grid_search([False, True]),
+                "wait_at": 5,
+                "steps": 8,
+                "module": module,
+            },
             run_config=tune.RunConfig(name=NAME, storage_path=storage, verbose=0, engine=tune.LocalEngine(cpus=1)),
         )
     grid = tuner.fit()

@@ -11,14 +11,18 @@ from interrupted import check_same_history, kill_and_restore
 import holdfast as tune
 
 os.environ.setdefault("KERAS_BACKEND", "torch")
-pytest.importorskip(os.environ["KERAS_BACKEND"], exc_type=ImportError)
-keras = pytest.importorskip("keras", exc_type=ImportError)
 
 pytestmark = [
     pytest.mark.slow,
     # Keras asks tensors for arrays in a way that this NumPy deprecates.
     pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
 ]
+
+
+def import_libraries():
+    global keras
+    pytest.importorskip(os.environ["KERAS_BACKEND"], exc_type=ImportError)
+    keras = pytest.importorskip("keras", exc_type=ImportError)
 
 
 def run(train, folder: Path):

@@ -10,16 +10,20 @@ from made_data import points
 
 import holdfast as tune
 
-lightgbm = pytest.importorskip("lightgbm", exc_type=ImportError)
-
-from holdfast.integration.lightgbm import TuneReportCallback, TuneReportCheckpointCallback  # noqa: E402
-
 pytestmark = pytest.mark.slow
 
 PARAMETERS = {"objective": "binary", "metric": ["binary_logloss", "auc"], "num_threads": 1, "verbose": -1}
 
 
+def import_libraries():
+    global lightgbm, TuneReportCallback, TuneReportCheckpointCallback
+    lightgbm = pytest.importorskip("lightgbm", exc_type=ImportError)
+    from holdfast.integration.lightgbm import TuneReportCallback, TuneReportCheckpointCallback
+
+
 def data():
+    import lightgbm  # trials call this too, in modules of their own
+
     x, y = points(80)
     return lightgbm.Dataset(x, y)
 

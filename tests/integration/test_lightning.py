@@ -10,12 +10,14 @@ from interrupted import check_same_history, kill_and_restore
 import holdfast as tune
 from holdfast.errors import InvalidInputError
 
-torch = pytest.importorskip("torch", exc_type=ImportError)
-lightning = pytest.importorskip("lightning", exc_type=ImportError)
-
-from holdfast.integration.pytorch_lightning import TuneReportCallback, TuneReportCheckpointCallback  # noqa: E402
-
 pytestmark = pytest.mark.slow
+
+
+def import_libraries():
+    global torch, lightning, TuneReportCallback, TuneReportCheckpointCallback
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    lightning = pytest.importorskip("lightning", exc_type=ImportError)
+    from holdfast.integration.pytorch_lightning import TuneReportCallback, TuneReportCheckpointCallback
 
 
 def test_a_killed_fit_ends_with_the_same_weights(tmp_path):

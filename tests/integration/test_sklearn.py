@@ -12,14 +12,16 @@ from made_data import points
 import holdfast as tune
 from holdfast.errors import InvalidTypeError
 
-pytest.importorskip("sklearn", exc_type=ImportError)
-
-from sklearn.ensemble import RandomForestClassifier
-from sklearn.linear_model import SGDClassifier
-
-from holdfast.integration.sklearn import TrainingState
-
 pytestmark = pytest.mark.slow
+
+
+def import_libraries():
+    global RandomForestClassifier, SGDClassifier, TrainingState
+    pytest.importorskip("sklearn", exc_type=ImportError)
+    from sklearn.ensemble import RandomForestClassifier
+    from sklearn.linear_model import SGDClassifier
+
+    from holdfast.integration.sklearn import TrainingState
 
 
 def run(train, folder: Path):

@@ -10,11 +10,13 @@ from interrupted import check_same_history, kill_and_restore
 import holdfast as tune
 from holdfast.errors import InvalidInputError, InvalidTypeError
 
-torch = pytest.importorskip("torch", exc_type=ImportError)
-
-from holdfast.integration.torch import TrainingState  # noqa: E402
-
 pytestmark = pytest.mark.slow
+
+
+def import_libraries():
+    global torch, TrainingState
+    torch = pytest.importorskip("torch", exc_type=ImportError)
+    from holdfast.integration.torch import TrainingState
 
 
 def test_a_killed_training_ends_with_the_same_weights(tmp_path):

@@ -9,10 +9,12 @@ from interrupted import check_same_history, kill_and_restore
 
 import holdfast as tune
 
-pytest.importorskip("transformers", exc_type=ImportError)
-pytest.importorskip("accelerate", exc_type=ImportError)
-
 pytestmark = pytest.mark.slow
+
+
+def import_libraries():
+    pytest.importorskip("transformers", exc_type=ImportError)
+    pytest.importorskip("accelerate", exc_type=ImportError)
 
 
 def run(train, folder: Path, *, retries: int = 0):

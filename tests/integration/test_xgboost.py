@@ -10,16 +10,20 @@ from made_data import points
 
 import holdfast as tune
 
-xgboost = pytest.importorskip("xgboost", exc_type=ImportError)
-
-from holdfast.integration.xgboost import TuneReportCallback, TuneReportCheckpointCallback  # noqa: E402
-
 pytestmark = pytest.mark.slow
 
 PARAMETERS = {"objective": "binary:logistic", "eval_metric": ["logloss", "error"], "nthread": 1}
 
 
+def import_libraries():
+    global xgboost, TuneReportCallback, TuneReportCheckpointCallback
+    xgboost = pytest.importorskip("xgboost", exc_type=ImportError)
+    from holdfast.integration.xgboost import TuneReportCallback, TuneReportCheckpointCallback
+
+
 def data():
+    import xgboost  # trials call this too, in modules of their own
+
     x, y = points(80)
     return xgboost.DMatrix(x, y, nthread=1)
 

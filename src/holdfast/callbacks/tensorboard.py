@@ -99,7 +99,7 @@ def _hole_tables(holes: Sequence[int], length: int) -> list[array[int]]:
 # --- messages
 
 
-def _varint(number: int) -> bytes:
+def varint(number: int) -> bytes:
     out = bytearray()
     while number > 0x7F:
         out.append(number & 0x7F | 0x80)
@@ -108,7 +108,7 @@ def _varint(number: int) -> bytes:
     return bytes(out)
 
 
-def _framed(data: bytes) -> bytes:
+def framed(data: bytes) -> bytes:
     length = struct.pack("<Q", len(data))
     return b"%b%b%b%b" % (length, _checksum(length), data, _checksum(data))
 
@@ -118,9 +118,9 @@ def _checksum(data: bytes) -> bytes:
 
 
 @functools.lru_cache(maxsize=8)
-def _file_head(wall_time: float) -> bytes:
+def file_head(wall_time: float) -> bytes:
     version = b"brain.Event:2"
-    return _framed(b"\x09" + struct.pack("<d", wall_time) + b"\x1a" + _varint(len(version)) + version)
+    return framed(b"\x09" + struct.pack("<d", wall_time) + b"\x1a" + varint(len(version)) + version)
 
 
 class _Frame:
@@ -128,7 +128,7 @@ class _Frame:
 
     def __init__(self, prefixes: list[bytes], step_size: int) -> None:
         summary_size = sum(len(prefix) + 4 for prefix in prefixes)
-        self._middle = b"\x2a" + _varint(summary_size)
+        self._middle = b"\x2a" + varint(summary_size)
         size = 10 + step_size + len(self._middle) + summary_size
         length = struct.pack("<Q", size)
         self._start = length + _checksum(length) + b"\x09"
@@ -182,7 +182,7 @@ class _Shape:
         self._frames: dict[int, _Frame] = {}
 
     def record(self, wall_time: float, step: int, values: Sequence[float]) -> bytes:
-        encoded = _varint(step)
+        encoded = varint(step)
         frame = self._frames.get(len(encoded))
         if frame is None:
             frame = self._frames[len(encoded)] = _Frame(self._prefixes, len(encoded))
@@ -201,8 +201,8 @@ def _getter(keys: tuple[str, ...]) -> Callable[[Mapping[str, Any]], tuple[Any, .
 def _value_prefix(key: str) -> bytes:
     """A ``Summary.Value`` inside its ``Summary``, up to the four bytes of its number."""
     tag = (TAG_PREFIX + key).encode("utf-8", "backslashreplace")
-    tagged = b"\x0a" + _varint(len(tag)) + tag + b"\x15"
-    return b"\x0a" + _varint(len(tagged) + 4) + tagged
+    tagged = b"\x0a" + varint(len(tag)) + tag + b"\x15"
+    return b"\x0a" + varint(len(tagged) + 4) + tagged
 
 
 def _single(value: float) -> float:
@@ -299,7 +299,7 @@ class TBXLoggerCallback(FileLogger):
         if type(wall_time) not in _NUMBERS or not abs(wall_time) < _FAR_FUTURE:
             wall_time = trial.record.last_at
         record = shape.record(wall_time, step, values)
-        return record if log.rows else _file_head(wall_time) + record
+        return record if log.rows else file_head(wall_time) + record
 
     @staticmethod
     def _fast_values(shape: _Shape, result: Mapping[str, Any]) -> Sequence[float] | None:
