@@ -111,6 +111,7 @@ class Tuner(KnownArguments):
             run_config.storage_filesystem,
             tune_config=tune_config,
             run_config=run_config,
+            by_name=True,
         )
 
     def _open(self, experiment: Experiment) -> None:

@@ -33,7 +33,7 @@ class World:
         )
         self.add(ev.EpochStarted(self.at, 1, "w", "host", 1))
         self.add(ev.WorkerJoined(self.at, 1, "host", "10.0.0.1", 4242))
-        self.state.driver.capacity = {"CPU": 8 * UNIT}
+        self.facts.memory.capacity = {"CPU": 8 * UNIT}
 
     def add(self, event: ev.AnyEvent) -> None:
         apply(self.state, event, Retention())

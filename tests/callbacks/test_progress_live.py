@@ -36,7 +36,7 @@ def console(width: int, height: int = 50) -> Console:
 
 def busy_world(feed: Any, **facts: Any) -> World:
     world = World(feed, **facts)
-    world.state.driver.used = {}
+    world.state.used = {}
     for i in range(40):
         n = world.launch({"lr": 0.001 * i, "layers": i, "net": {"width": 2**i}, "optimiser": "adam"})
         world.report(n, loss=1.0 / (i + 1), accuracy=0.5, val={"loss": 0.25}, extra=1.0)
@@ -303,7 +303,7 @@ def test_a_real_terminal_gets_the_live_display_and_a_file_the_plain_one(monkeypa
 def test_resources_are_counted_in_whole_units() -> None:
     tracker = ProgressTracker()
     world = World(tracker.feed)
-    world.state.driver.capacity = {"CPU": 8 * UNIT, "GPU": 0}
+    world.facts.memory.capacity = {"CPU": 8 * UNIT, "GPU": 0}
     world.launch()
     view = tracker.view(world.state, world.facts, DisplayOptions(), world.at)
     assert view.resources == (("CPU", 1.0, 8.0),)

@@ -237,7 +237,7 @@ def test_tables_are_printed_on_request() -> None:
 def test_trouble_and_lag_are_part_of_the_progress() -> None:
     run = Run()
     run.world.launch()
-    run.world.state.driver.storage_trouble[0] = "no space left on device"
+    run.world.facts.memory.storage_trouble[0] = "no space left on device"
     run.world.at += 6
     run.update()
     assert "durable 0.3 s behind" in run.lines[-1]

@@ -127,7 +127,7 @@ def test_a_trial_that_starts_from_scratch_begins_a_new_curve() -> None:
 
 def test_memory_is_told_in_gib() -> None:
     world = World()
-    world.state.driver.capacity = {"CPU": 2 * 10_000, "memory": 25_276_500_000 * 10_000}
+    world.facts.memory.capacity = {"CPU": 2 * 10_000, "memory": 25_276_500_000 * 10_000}
     text = resources_text(view_of(world, ProgressTracker()))
     assert text == "0/2 CPU, 0.0/23.5 GiB memory"
 

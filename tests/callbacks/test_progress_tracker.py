@@ -273,7 +273,7 @@ def test_no_time_left_is_guessed_while_the_driver_ends() -> None:
     world.at += 10
     world.finish(world.launch())
     assert tracker.view(world.state, world.facts, OPTIONS, world.at).eta_s == 990.0
-    world.state.driver.draining = "SIGINT"
+    world.facts.memory.draining = "SIGINT"
     assert tracker.view(world.state, world.facts, OPTIONS, world.at).eta_s is None
 
 

@@ -9,14 +9,22 @@ from typing import Any
 import pytest
 from callback_world import RETENTION, World
 
-from holdfast.callbacks import Callback, JsonLoggerCallback
+from holdfast.callbacks import Callback, CallbackList, JsonLoggerCallback
+from holdfast.callbacks.file_writer import FileWriter
+from holdfast.callbacks.loggers import ErrorFiles, FileLogger
+from holdfast.controller.advice import Advisor
+from holdfast.controller.callback_edge import CallbackEdge
+from holdfast.controller.display_edge import DisplayEdge
 from holdfast.controller.history_reader import Past
-from holdfast.controller.notify import Notifier, make_notifier
+from holdfast.controller.notify import Audience, Notifier
+from holdfast.controller.result_file_edge import ErrorFileEdge, ResultFileEdge
+from holdfast.controller.run_notices import RunNotices
 from holdfast.controller.spec import Root
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.display.base import SilentDisplay
 from holdfast.display.display import ExperimentFacts
+from holdfast.views.trials import TrialList
 
 ERROR = ev.ErrorFacts("ValueError", "bad lr", "train.py:3", "Traceback ...\nValueError: bad lr\n")
 
@@ -95,20 +103,23 @@ class Outside:
         self.journal = SimpleNamespace(synced_seq=0, written_seq=0)
         self.rewound: list[int] = []
         world, place = self.world, Root(root)
-        self.notifier: Notifier = make_notifier(
-            world.state,
-            world.info,
-            SimpleNamespace(now=lambda: world.at),  # type: ignore[arg-type]
-            self.journal,  # type: ignore[arg-type]
-            root=place,
-            results=world.builder,
-            history=Past(place.path, RETENTION, world.builder),
-            stop=SimpleNamespace(rewind=lambda trial: self.rewound.append(trial.n)),  # type: ignore[arg-type]
-            callbacks=callbacks or [self.recorder],
-            display=self.display,
-            facts=ExperimentFacts(name="exp", root=str(root), trainable="train"),
-            is_fenced=lambda: False,
+        writer, trials = FileWriter(), TrialList(world.state, world.info, world.builder)
+        called = CallbackList(callbacks or [self.recorder], writer)
+        loggers = [each for each in called.callbacks if isinstance(each, FileLogger)]
+        history = Past(place.path, RETENTION, world.builder)
+        facts = ExperimentFacts(name="exp", root=str(root), trainable="train")
+        clock: Any = SimpleNamespace(now=lambda: world.at)
+        journal: Any = self.journal
+        stop: Any = SimpleNamespace(rewind=lambda trial: self.rewound.append(trial.n))
+        self.audience = Audience(
+            CallbackEdge(called, world.state, world.info, world.builder, trials),
+            ResultFileEdge(writer, loggers, None, history, trials, place, ()),
+            ErrorFileEdge(ErrorFiles(writer), trials, history),
+            DisplayEdge(self.display, facts, world.state, clock, journal),
+            Advisor(world.state, world.info, (), self.display.note),
         )
+        self.notifier = Notifier(world.state, stop, self.audience)
+        self.notices = RunNotices(world.state, place, self.audience)
 
     def watched(self, act: Any, *args: Any, **more: Any) -> list[ev.AnyEvent]:
         """Let the world do something, and show the notifier each event of it when it has been applied."""
@@ -136,7 +147,7 @@ def outside(tmp_path: Path) -> Any:
     made.world.create()
     made.world.create()
     yield made
-    made.notifier.close()
+    made.notices.close()
 
 
 def test_each_report_of_a_turn_is_told_with_the_result_of_its_own_moment(outside: Outside) -> None:
@@ -242,13 +253,13 @@ def test_failures_are_told_and_written_down_with_their_exceptions(outside: Outsi
     outside.turn(lambda: world.start(0))
     outside.notifier.see([ob.Raised(0, 1, 7, ERROR, pickled=b"first"), ob.Raised(1, 1, 7, ERROR)])
     outside.turn(lambda: world.add(ev.AttemptFailed, 0, 1, "exception", ERROR))
-    assert outside.notifier.failure is None
+    assert outside.notices.failure is None
     outside.turn(lambda: world.start(0))
     outside.notifier.see([ob.Raised(0, 2, 7, ERROR, pickled=b"second")])
     outside.turn(lambda: world.add(ev.TrialErrored, 0, 2, "exception", ERROR))
     assert outside.hooks() == ["start 0", "recover 0", "start 0", "error 0"]
-    assert outside.notifier.failure == (0, b"second")
-    assert outside.notifier.flush_files()
+    assert outside.notices.failure == (0, b"second")
+    assert outside.audience.files.flush()
     folder = Path(world.trials[0].path)
     assert (folder / "error.pkl").read_bytes() == b"second"
     assert (folder / "error.txt").read_text().count("Failure # ") == 2
@@ -266,7 +277,7 @@ def test_an_exception_at_the_end_of_a_trial_becomes_a_complaint(tmp_path: Path) 
     assert isinstance(complaint, ob.CallbackRaised)
     assert (complaint.n, complaint.error.type) == (0, "KeyError")
     assert outside.notifier.take_complaints() == []
-    outside.notifier.close()
+    outside.notices.close()
 
 
 def test_an_exception_at_a_result_ends_the_run(tmp_path: Path) -> None:
@@ -279,7 +290,7 @@ def test_an_exception_at_a_result_ends_the_run(tmp_path: Path) -> None:
     outside.world.start(0)
     with pytest.raises(KeyError):
         outside.turn(lambda: outside.world.report(0, loss=1.0))
-    outside.notifier.close()
+    outside.notices.close()
 
 
 def test_a_callback_that_asks_for_a_checkpoint_is_heard_once(tmp_path: Path) -> None:
@@ -291,18 +302,18 @@ def test_a_callback_that_asks_for_a_checkpoint_is_heard_once(tmp_path: Path) -> 
     outside.world.create()
     outside.turn(lambda: outside.world.start(0), lambda: outside.world.report(0, loss=1.0))
     assert [outside.notifier.wants_save(0), outside.notifier.wants_save(0)] == [True, False]
-    outside.notifier.close()
+    outside.notices.close()
 
 
 def test_answers_wait_for_others_than_our_own_loggers(outside: Outside, tmp_path: Path) -> None:
     own = Outside(tmp_path, JsonLoggerCallback())
     assert (outside.notifier.answers_wait, own.notifier.answers_wait) == (True, False)
-    own.notifier.close()
+    own.notices.close()
 
 
 def test_the_end_of_an_experiment_is_told_once(outside: Outside) -> None:
-    outside.notifier.last_words()
-    outside.notifier.failed(RuntimeError("storage"))
+    outside.notices.last_words()
+    outside.notices.failed(RuntimeError("storage"))
     assert outside.told.count("over 2") == 1
 
 

@@ -41,10 +41,63 @@ def test_init_trains_here_and_is_remembered() -> None:
     assert not ray.is_initialized()
 
 
-def test_an_address_needs_an_engine_and_the_error_says_what_to_install() -> None:
-    with pytest.raises(ConnectionError, match=r"10\.0\.0\.1:6379.*pip install"):
+def test_without_ray_the_address_of_a_cluster_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(ConnectionError, match=r"10\.0\.0\.1:6379.*pip install 'holdfast\[ray\]'"):
         ray.init(address="10.0.0.1:6379")
     assert not ray.is_initialized()
+
+
+def test_with_ray_the_address_of_a_cluster_chooses_its_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    with pytest.warns(UserWarning, match="cpus ignored"):
+        ray.init(address="10.0.0.1:6379", num_cpus=3)
+    assert ray.engine() == holdfast.RayEngine(address="10.0.0.1:6379")
+    ray.shutdown()
+    assert ray.engine() is None
+
+
+class Cluster:
+    """Stands for Ray: it remembers who has joined, and what was put."""
+
+    class ObjectRef:
+        def __init__(self, value: object) -> None:
+            self.value = value
+
+    ObjectRef.__module__ = "ray._raylet"
+
+    def __init__(self) -> None:
+        self.address: str | None = None
+
+    def is_initialized(self) -> bool:
+        return self.address is not None
+
+    def init(self, address: str, **settings: Any) -> None:
+        self.address = address
+
+    def shutdown(self) -> None:
+        self.address = None
+
+    def put(self, value: object) -> ObjectRef:
+        return Cluster.ObjectRef(value)
+
+    def get(self, ref: ObjectRef, timeout: float | None = None) -> object:
+        return ref.value
+
+
+def test_on_a_cluster_objects_are_put_by_ray_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A file of this machine would not be found on another."""
+    cluster = Cluster()
+    monkeypatch.setitem(sys.modules, "ray", cluster)  # type: ignore[arg-type]
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: object())
+    ray.init(address="10.0.0.1:6379")
+    assert cluster.address is None
+    reference = ray.put(b"x")
+    assert cluster.address == "10.0.0.1:6379"
+    assert type(reference) is Cluster.ObjectRef
+    assert ray.get([reference, reference]) == [b"x", b"x"]
+    ray.shutdown()
+    assert cluster.address is None
 
 
 def test_an_unknown_argument_names_the_nearest() -> None:

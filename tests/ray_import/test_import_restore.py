@@ -268,3 +268,23 @@ def test_an_import_into_a_store_is_read_and_continued_there(holdfast: Run, recor
     grid = tune.Tuner.restore(target, trainable=slow, run_config=QUIET).fit()
     assert grid[1].metrics["start"] == 3
     assert open_history(target).state.counts["TERMINATED"] == 6
+
+
+def test_an_imported_experiment_is_followed_into_its_first_run(imported: Recorded) -> None:
+    from holdfast.results.charts.experiment_charts import chart
+    from holdfast.results.follow import Follower
+
+    root = imported("interrupted")
+    follower = Follower.open(root)
+    before = len(follower.curves)
+    assert before == sum(trial.rows for trial in follower.history.state.trials)
+    assert chart(follower, "recovery")["down_s"] == 0.0
+    tune.Tuner.restore(str(root), trainable=slow, run_config=QUIET).fit()
+    change = follower.advance()
+    assert not change.reread
+    assert change.rows > 0
+    fresh = open_history(root)
+    for trial in fresh.state.trials:
+        assert follower.rows(trial.n) == fresh.rows(trial.n)
+    assert len(follower.curves) == sum(trial.rows for trial in fresh.state.trials)
+    assert len(list(follower.chronicle.attempts())) >= len(fresh.state.trials)

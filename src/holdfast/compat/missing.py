@@ -6,18 +6,18 @@ Owns these texts. A module or name belongs here if scripts import it; what only 
 from __future__ import annotations
 
 _SEARCHER = "use another searcher, for example holdfast.compat.tune.search.optuna.OptunaSearch"
-_LOGGER = "derive from holdfast.compat.tune.logger.LoggerCallback and log in log_trial_result"
 _TRAINER = (
     "holdfast runs trials, not distributed training. Start the framework's own launcher in the trainable, and ask for "
     "resources with tune.with_resources"
 )
 _INTERNAL = "it is an internal part of Ray Tune; write a scheduler, a searcher or a Callback"
+_NODE_SYNCER = (
+    "leave sync_to_driver out: on a cluster checkpoints come to the driver over connections of holdfast's own, which "
+    "need neither ssh, docker nor kubectl"
+)
 _REPORTING = "use TuneReportCheckpointCallback of holdfast.compat.tune.integration.{}"
 
 _MODULES = {
-    "air.integrations.comet": _LOGGER,
-    "air.integrations.mlflow": _LOGGER,
-    "air.integrations.wandb": _LOGGER,
     "data": "it is a package of its own: install ray and import it from there",
     "exceptions": "errors are in holdfast.errors",
     "rllib": "it is a package of its own: install ray and import it from there",
@@ -39,19 +39,12 @@ _MODULES = {
     "tune.execution.ray_trial_executor": _INTERNAL,
     "tune.function_runner": "pass the function itself to Tuner or tune.run",
     "tune.impl": _INTERNAL,
-    "tune.integration.comet": _LOGGER,
-    "tune.integration.docker": "use SyncConfig(upload_dir=...) or a storage_path that all nodes reach",
+    "tune.integration.docker": _NODE_SYNCER,
     "tune.integration.horovod": _TRAINER,
-    "tune.integration.kubernetes": "use SyncConfig(upload_dir=...) or a storage_path that all nodes reach",
-    "tune.integration.mlflow": _LOGGER,
+    "tune.integration.kubernetes": _NODE_SYNCER,
     "tune.integration.mxnet": "call tune.report in a callback of MXNet",
     "tune.integration.ray_train": "there is no Ray Train in a trial: call tune.report in the training loop itself",
     "tune.integration.tensorflow": _TRAINER,
-    "tune.integration.wandb": _LOGGER,
-    "tune.logger.aim": _LOGGER,
-    "tune.logger.comet": _LOGGER,
-    "tune.logger.mlflow": _LOGGER,
-    "tune.logger.wandb": _LOGGER,
     "tune.ray_trial_executor": _INTERNAL,
     "tune.resources": "use holdfast.compat.tune.PlacementGroupFactory",
     "tune.schedulers.util": _INTERNAL,

@@ -1,22 +1,26 @@
-"""``import ray`` as a tuning script uses it: ``init``, ``put``, ``get`` and their relatives. No cluster, no tasks.
+"""``import ray`` as a tuning script uses it: ``init``, ``put``, ``get`` and their relatives. No tasks, no actors.
 
 Owns the objects that were put: each in a file of a temporary directory of this process, which goes with the process.
+With the address of a cluster trials run there, and objects are put into the cluster by Ray itself.
 """
 
 from __future__ import annotations
 
 import atexit
+import importlib.util
 import inspect
 import os
 import pickle
+import sys
 import uuid
 from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any
 
 from holdfast.checkpoints import scratch
-from holdfast.config import LocalEngine
+from holdfast.config import LocalEngine, RayEngine
 from holdfast.config.arguments import suggestion
+from holdfast.engines.cluster.joined import is_joined_here
 from holdfast.errors import InvalidTypeError, NotRunError, StoreUnreachableError, UsageError
 from holdfast.messages.warn import warn_user
 from holdfast.storage.locks import lock
@@ -74,7 +78,7 @@ class _Runtime:
 
     def __init__(self) -> None:
         self.is_on = False
-        self.engine: LocalEngine | None = None
+        self.engine: LocalEngine | RayEngine | None = None
         self.directory = ""
         self.objects: dict[str, Any] = {}  # those that were put or read by this process, by path
         self.pid = os.getpid()
@@ -110,29 +114,28 @@ def init(
     local_mode: bool = False,
     **ignored: Any,
 ) -> _Started:
-    """Say that trials run on this machine, and how many CPUs and GPUs they share.
+    """Say where trials run: on this machine, with so many CPUs and GPUs to share, or on a Ray cluster.
 
     Args:
-        address: None trains here. The address of a cluster needs an engine for it.
-        num_cpus: CPUs that trials share out.
-        num_gpus: GPUs that they share out.
+        address: None trains here; the address of a cluster trains there, if Ray is installed.
+        num_cpus: CPUs that trials share out here.
+        num_gpus: GPUs that they share out here.
         resources: Other resources, by name.
         ignore_reinit_error: Whether a second call is fine; it then changes nothing.
         local_mode: Not supported: trials always have processes of their own.
         ignored: Arguments about Ray's own processes.
 
     Raises:
-        ConnectionError: ``address`` is that of a cluster.
+        ConnectionError: ``address`` is that of a cluster, and Ray is not installed.
     """
     known = [name for name, each in inspect.signature(init).parameters.items() if each.kind is not each.VAR_KEYWORD]
     for name in ignored:
         if name not in _IGNORED and not name.startswith("_"):
             raise InvalidTypeError(f"ray.init() has no argument {name!r}.{suggestion(name, [*known, *_IGNORED])}")
-    if address not in _HERE:
+    if address not in _HERE and importlib.util.find_spec("ray") is None:
         raise StoreUnreachableError(
-            f"ray.init(address={address!r}): this version of holdfast runs trials on one machine and has no engine for "
-            "a Ray cluster. Use address=None to train on this machine; to train on the cluster install Ray "
-            "itself, `pip install 'ray[tune]'`, and import its tune."
+            f"ray.init(address={address!r}): trials run on a Ray cluster with Ray itself, which is not installed here: "
+            "pip install 'holdfast[ray]', also on every node. Use address=None to train on this machine."
         )
     if _runtime.is_on:
         if ignore_reinit_error:
@@ -145,7 +148,14 @@ def init(
         warn_user("ray.init(local_mode=True) is ignored: every trial runs in its own process.", UserWarning)
     limits = {"cpus": num_cpus, "gpus": num_gpus, "resources": resources}
     given = {name: value for name, value in limits.items() if value is not None}
-    _runtime.engine = LocalEngine(**given) if given else None  # type: ignore[arg-type]
+    if address not in _HERE:
+        if given:
+            warn_user(
+                f"ray.init(address={address!r}): the cluster's nodes say what they have; {', '.join(given)} ignored."
+            )
+        _runtime.engine = RayEngine(address=address)
+    else:
+        _runtime.engine = LocalEngine(**given) if given else None  # type: ignore[arg-type]
     _runtime.is_on = True
     return _Started()
 
@@ -157,6 +167,8 @@ def is_initialized() -> bool:
 
 def shutdown() -> None:
     """Forget what ``init`` was told, and every object that was put."""
+    if isinstance(_runtime.engine, RayEngine) and is_joined_here():
+        import_module("ray").shutdown()
     _runtime.is_on, _runtime.engine = False, None
     _runtime.objects.clear()
     directory, _runtime.directory = _runtime.directory, ""
@@ -164,20 +176,25 @@ def shutdown() -> None:
         scratch.remove(directory)
 
 
-def engine() -> LocalEngine | None:
+def engine() -> LocalEngine | RayEngine | None:
     """The engine that ``init`` asked for; None if it said nothing about it."""
     return _runtime.engine
 
 
-def put(value: Any) -> ObjectRef:
+def put(value: Any) -> Any:
     """Store an object once for all trials; a config holds the reference, and ``get`` in a trial returns the object.
 
     Durability:
         It lives as long as this process. A restored experiment is given new references in ``param_space=``.
 
+    Returns:
+        A reference; Ray's own after ``init`` with the address of a cluster, which this process joins for it.
+
     Raises:
         TypeError: It cannot be pickled, or is a reference itself.
     """
+    if isinstance(_runtime.engine, RayEngine):
+        return _joined(_runtime.engine).put(value)
     if isinstance(value, ObjectRef):
         raise InvalidTypeError(f"ray.put({value!r}): that is a reference already. Use it as it is.")
     data = dump_value(value, "the object given to ray.put()")
@@ -197,16 +214,30 @@ def get(refs: Any, *, timeout: float | None = None) -> Any:
 
     Args:
         refs: What ``put`` returned, or a list of such.
-        timeout: Ignored: what was put is there.
+        timeout: Seconds, for Ray's own references. Ignored for others: what was put is there.
 
     Raises:
         LostObjectError: The driver that had put it has ended.
     """
     if isinstance(refs, ObjectRef):
         return _fetch(refs)
+    if _is_rays(refs):
+        return sys.modules["ray"].get(refs, timeout=timeout)
     if isinstance(refs, Sequence) and not isinstance(refs, str | bytes):
-        return [get(each) for each in refs]
+        return [get(each, timeout=timeout) for each in refs]
     raise InvalidTypeError(f"ray.get() takes what ray.put() returned, or a list of such; got {refs!r}.")
+
+
+def _joined(engine: RayEngine) -> Any:
+    """Ray itself, after this process has joined the cluster: references belong to the process that has put them."""
+    ray = import_module("ray")
+    if not ray.is_initialized():
+        ray.init(address=engine.address, log_to_driver=False)
+    return ray
+
+
+def _is_rays(ref: Any) -> bool:
+    return type(ref).__name__ == "ObjectRef" and type(ref).__module__.split(".")[0] == "ray"
 
 
 def _fetch(ref: ObjectRef) -> Any:

@@ -15,7 +15,7 @@ from typing import Any
 
 from holdfast.compat import ray
 from holdfast.compat.running import RunTuner, equipped, prepare
-from holdfast.config import Environment
+from holdfast.config import Environment, LocalEngine, RayEngine
 from holdfast.config.registry import get_trainable, trainable_name
 from holdfast.config.resources import asks_by_config, flat_request, resources_of
 from holdfast.controller.signals import watch_signals
@@ -53,13 +53,16 @@ def how_many_at_once(jobs: list[Job]) -> int:
     names = [given["name"] or trainable_name(trainable) for trainable, given in jobs]
     if len(set(names)) < len(names) or any(given["search_alg"] is not None for _, given in jobs):
         return 1
+    if isinstance(ray.engine(), RayEngine):
+        return 1  # the cluster knows its CPUs, not we
     needs = [_cpus_of_a_trial(*job) for job in jobs]
     return min(len(jobs), max(1, _total_cpus() // max(needs, default=1)))
 
 
 def _total_cpus() -> int:
     engine = ray.engine()
-    return int(usable_cpus() if engine is None or engine.cpus is None else engine.cpus)
+    cpus = engine.cpus if isinstance(engine, LocalEngine) else None
+    return int(usable_cpus() if cpus is None else cpus)
 
 
 def _cpus_of_a_trial(trainable: Any, given: dict[str, Any]) -> int:

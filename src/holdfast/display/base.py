@@ -17,6 +17,7 @@ from typing import TextIO
 
 from holdfast.core import events as ev
 from holdfast.core.state import State, Status
+from holdfast.display.clipping import advice_line
 from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, ProgressView, RunSummary
 from holdfast.display.table import TableMaker
 from holdfast.display.tracker import ProgressTracker, make_row
@@ -66,8 +67,8 @@ class Display:
     come at any time, more than once, and from a ``finally``.
     """
 
-    in_terminal = False
-    """Whether notes stay in front of a person, who need not be warned of the same again."""
+    shows_notes = True
+    """Whether notes are shown as they come, so that nobody need be warned of the same at the end."""
 
     def __init__(self, options: DisplayOptions | None = None, verbose: int = 1) -> None:
         self.options = options or DisplayOptions()
@@ -116,7 +117,7 @@ class Display:
 
     def _new_note(self, text: str) -> str:
         """The note as one line, or "" if it was there before or is one too many."""
-        line = one_line(text, 400)
+        line = advice_line(text, 400)
         if line in self._notes:
             return ""
         if len(self._notes) >= MAX_NOTES:
@@ -164,6 +165,8 @@ class Display:
 class SilentDisplay(Display):
     """Shows nothing; what the user must not miss goes to the log."""
 
+    shows_notes = False
+
     def __init__(self) -> None:
         super().__init__(verbose=0)
 
@@ -171,10 +174,10 @@ class SilentDisplay(Display):
         """Nothing is shown, so nothing is counted."""
 
     def inform(self, text: str) -> None:
-        logger.info("%s", one_line(text, 1000))
+        logger.info("%s", advice_line(text, 1000))
 
     def note(self, text: str) -> None:
-        logger.warning("%s", one_line(text, 1000))
+        logger.warning("%s", advice_line(text, 1000))
 
     def end(self, state: State, facts: ExperimentFacts, summary: RunSummary) -> None:
         if summary.outcome == Ending.TAKEN_OVER:

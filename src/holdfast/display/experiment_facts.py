@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.core.state import Trial
+from holdfast.core.state import DriverMemory, Trial
 from holdfast.space import naming
 
 if TYPE_CHECKING:
@@ -69,6 +69,12 @@ class ExperimentFacts(msgspec.Struct, frozen=True, kw_only=True):
 
     given_as: str = ""
     """How the trainable is written in a call, as the user's script has it."""
+
+    by_name: bool = False
+    """Whether the script resumes the experiment when it is run again: ``RunConfig(if_exists="resume")``."""
+
+    memory: DriverMemory = msgspec.field(default_factory=DriverMemory)
+    """What the driver knows for now; empty for those who only read."""
 
     def name_of(self, trial: Trial) -> str:
         """How a trial is shown."""
@@ -156,6 +162,10 @@ class TableRow(msgspec.Struct, frozen=True):
 
     trend: tuple[float, ...] = ()
     """Values of the objective so far, thinned, as far as this driver saw them."""
+
+    tags: str = ""
+    note: str = ""
+    """The latest of what people have noted."""
 
 
 class Best(msgspec.Struct, frozen=True):

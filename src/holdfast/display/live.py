@@ -25,6 +25,7 @@ from msgspec.structs import replace
 from holdfast.core import events as ev
 from holdfast.core.state import State, Status
 from holdfast.display.base import Display, PlainDisplay, Throttle, logger
+from holdfast.display.clipping import advice_line, clip_middle, wrapped
 from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
 from holdfast.display.table import GAP, Table, TableMaker, escape, table_html
 from holdfast.display.trial_output import NOTEBOOK_LINES, output_html, plain_line, terminal_text
@@ -71,8 +72,6 @@ STYLES = {
 class LiveDisplay(Display):
     """Paints one frame again and again, and leaves a short summary behind."""
 
-    in_terminal = True
-
     def __init__(
         self,
         stream: TextIO,
@@ -108,7 +107,7 @@ class LiveDisplay(Display):
         if self._broken:
             self._plain.note(text)
         elif self._new_note(text):
-            self._frame.notes = [*self._frame.notes, one_line(text, 400)][-SHOWN_NOTES:]
+            self._frame.notes = [*self._frame.notes, advice_line(text, 400)][-SHOWN_NOTES:]
 
     def update(self, state: State, facts: ExperimentFacts, at: float, durable_lag_s: float = 0.0) -> None:
         if self._broken:
@@ -278,14 +277,17 @@ class Frame:
         from rich.text import Text
 
         limit = min(self._options.max_error_rows, kinds)
-        for group in view.failures[:limit]:
-            text = f"{failure_count(group)}: {failure_text(group, width)}"
-            yield Text.assemble(("Failed ", "bold red"), (clip(text, width - 7), "red"), no_wrap=True)
+        shown = view.failures[:limit]
+        for group in shown:
+            text = f"{failure_count(group)}: {failure_text(group)}"
+            first, *more = wrapped(text, max(20, width - 7), kinds // len(shown))
+            yield Text.assemble(("Failed ", "bold red"), (first, "red"), no_wrap=True)
+            yield from (Text(f"       {line}", "red", no_wrap=True) for line in more)
         rest = len(view.failures) + view.more_failures - limit
         if limit and rest > 0:
             yield Text(f"Failed .. and {plural(rest, 'other kind')} of errors", "red")
         for note in self.notes:
-            yield Text(clip(f"Note: {note}", width), "yellow", no_wrap=True)
+            yield Text(clip_middle(f"Note: {note}", width), "yellow", no_wrap=True)
 
 
 def _joined(*parts: str, width: int) -> Text:

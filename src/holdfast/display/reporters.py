@@ -407,7 +407,7 @@ class ReporterDisplay(Display):
             self._trials = TrialList(state, facts.info or _info(facts))
         trials = self._trials
         if self._reporter.should_report(trials, done=done):
-            self._reporter.report(trials, done, _resources(state))
+            self._reporter.report(trials, done, _resources(state, facts))
 
     def _safely(self, work: Callable[[], None]) -> None:
         try:
@@ -429,7 +429,7 @@ def _info(facts: ExperimentFacts) -> ExperimentInfo:
     )
 
 
-def _resources(state: State) -> str:
-    used, capacity = state.driver.used, state.driver.capacity
+def _resources(state: State, facts: ExperimentFacts) -> str:
+    used, capacity = state.used, facts.memory.capacity
     shown = (f"{used.get(name, 0) / UNIT:g}/{amount / UNIT:g} {name}" for name, amount in capacity.items() if amount)
     return f"Resources in use: {', '.join(shown) or 'none'}"

@@ -147,6 +147,9 @@ class TableMaker:
         yield Column("Iter", (4, 0), 3, lambda row: str(row.iteration) if row.iteration else "")
         yield Column("Time", (4, 1), 8, lambda row: duration(row.time_s))
         yield Column("Ended", (6, 0), 7, lambda row: clip(ended_words(row.ended), max(cut, 28)), numeric=False)
+        if any(row.tags or row.note for row in rows):
+            yield Column("Tags", (6, 1), 6, lambda row: clip(one_line(row.tags), max(cut, 28)), numeric=False)
+            yield Column("Note", (6, 2), 12_000, lambda row: clip(one_line(row.note), max(cut, 28)), numeric=False)
         yield Column("Place", (7, 0), 20_000, lambda row: clip_front(one_line(row.place), max(cut, 21)), numeric=False)
         metrics.update((name, name) for name in self._inferred)
         # Parameters and metrics give way in turns, so that a narrow terminal shows some of both. What is the same in

@@ -32,6 +32,7 @@ from holdfast.display.experiment_facts import (
     ProgressView,
     TableRow,
 )
+from holdfast.space.value_names import named
 
 MAX_KINDS = 200
 """Kinds of failures that are distinguished; the rest is counted together."""
@@ -278,6 +279,15 @@ class ProgressTracker:
         """The kind that a failure was counted under."""
         return self._kinds.get(failure_key(cause, error)) or self._kinds.get(OTHER_KINDS)
 
+    @property
+    def unstarted(self) -> int:
+        """How many trials ended before they had begun, as of the last ``catch_up``."""
+        return len(self._not_started)
+
+    def errored(self) -> Iterator[tuple[int, FailureGroup]]:
+        """The trials that ended in ERROR, and the kind of failure of each, as of the last ``catch_up``."""
+        return iter(self._errored.items())
+
     def failures(self) -> list[FailureGroup]:
         """Kinds of failures that still matter, the most frequent first."""
         present = [group for group in self._kinds.values() if group.errored or group.retried]
@@ -338,7 +348,7 @@ class ProgressTracker:
         finished = counts[Status.TERMINATED] + counts[Status.ERROR]
         trials_per_s, reports_per_s = self._speed.sample(at, finished, state.reports)
         left = None if total is None else total - finished - counts[NOT_STARTED]
-        ending = state.driver.draining or state.stopping
+        ending = facts.memory.draining or state.stopping
         failures = self.failures()
         rows, hidden = self.rows(state, facts, options, at)
         return ProgressView(
@@ -357,9 +367,9 @@ class ProgressTracker:
             more_failures=max(0, len(failures) - SHOWN_KINDS),
             rows=rows,
             hidden=hidden,
-            resources=_resources(state),
-            storage_trouble=tuple(islice(state.driver.storage_trouble.values(), 3)),
-            draining=state.driver.draining,
+            resources=_resources(state, facts),
+            storage_trouble=tuple(islice(facts.memory.storage_trouble.values(), 3)),
+            draining=facts.memory.draining,
             stopping=state.stopping,
             lag_s=lag_s,
             backlog=backlog_of(state, facts.root, at),
@@ -417,16 +427,19 @@ def make_row(state: State, trial: Trial, facts: ExperimentFacts, at: float) -> T
     # A trial that runs but has not reported for a while must not look as if it stood still.
     time_s = max(trial.time_total, trial.base_time + at - trial.attempt_at) if running else trial.time_total
     worker = state.workers.get(trial.worker) if running and trial.ordinal else None
+    names = facts.info.value_names if facts.info is not None else None
     return TableRow(
         name=facts.name_of(trial),
         status=trial.status,
         iteration=trial.iteration,
         time_s=time_s,
-        config=trial.config,
+        config=named(trial.config, names) if names else trial.config,
         params=trial.params,
         metrics=trial.metrics or {},
         place="" if worker is None else f"{worker.ip}:{worker.pid}",
         ended=ended_reason(trial),
+        tags=",".join(trial.tags),
+        note=trial.notes[-1].text if trial.notes else "",
     )
 
 
@@ -472,9 +485,10 @@ def total_trials(state: State, wanted: int | None) -> int | None:
 
 
 def _total(state: State, facts: ExperimentFacts, options: DisplayOptions) -> int | None:
-    return total_trials(state, facts.total if facts.total is not None else options.total)
+    wanted = facts.total if state.settings.num_samples is None else state.settings.total
+    return total_trials(state, options.total if wanted is None else wanted)
 
 
-def _resources(state: State) -> tuple[tuple[str, float, float], ...]:
-    used, capacity = state.driver.used, state.driver.capacity
+def _resources(state: State, facts: ExperimentFacts) -> tuple[tuple[str, float, float], ...]:
+    used, capacity = state.used, facts.memory.capacity
     return tuple((name, used.get(name, 0) / UNIT, amount / UNIT) for name, amount in capacity.items() if amount)

@@ -17,6 +17,7 @@ from typing import Any
 
 from holdfast.core.events import Cause
 from holdfast.core.state import State, Status, Stored, Trial
+from holdfast.display.clipping import advice_line, whole_sentences
 from holdfast.display.experiment_facts import (
     NOT_STARTED,
     Backlog,
@@ -38,6 +39,9 @@ CLOSING_LINES = 14
 
 CLOSING_KINDS = 7
 MAX_MESSAGE = 160
+MAX_FAILURE = 320
+"""Longer than other texts: it ends with what to do about it."""
+
 MAX_PARAMS = 6
 BACKLOG_S = 2.0
 """A checkpoint that has been on its way for less is not worth a word."""
@@ -310,10 +314,10 @@ def failure_what(group: FailureGroup) -> str:
     return f"{kind} ({cause})" if kind and cause else kind or cause or one_line(group.cause) or "failure"
 
 
-def failure_text(group: FailureGroup, limit: int = MAX_MESSAGE) -> str:
+def failure_text(group: FailureGroup) -> str:
     """A kind of failure with the user's own file and line."""
     where = f" at {one_line(group.location, 200)}" if group.location else ""
-    message = one_line(group.message, limit)
+    message = advice_line(group.message, MAX_FAILURE)
     return f"{failure_what(group)}{where}" + (f": {message}" if message else "")
 
 
@@ -330,7 +334,7 @@ def first_failure_text(group: FailureGroup, state: State, facts: ExperimentFacts
     name = one_line(facts.name_of(state.trials[group.trial]), 60) + _on_host(group, state, facts)
     file, _, line = group.location.rpartition(":")
     where = f" in line {line} of {one_line(os.path.basename(file), 60)}" if file else ""
-    message = one_line(group.message)
+    message = advice_line(group.message, MAX_FAILURE)
     outcome = "failed" if group.errored else "failed and is retried"
     return f"{name} {outcome}: {failure_what(group)}{where}" + (f": {message}" if message else "")
 
@@ -364,7 +368,8 @@ def opening_lines(facts: ExperimentFacts, objective: tuple[str, str] | None) -> 
 
 def resume_line(facts: ExperimentFacts) -> str:
     """How to continue after an interruption."""
-    return f"Resume with: {restore_call(facts.root)}.fit()"
+    script = "the same script again, or " if facts.by_name else ""
+    return f"Resume with: {script}{restore_call(facts.root)}.fit()"
 
 
 def next_line(facts: ExperimentFacts, summary: RunSummary) -> str:
@@ -375,6 +380,9 @@ def next_line(facts: ExperimentFacts, summary: RunSummary) -> str:
         return resume_line(facts)
     # Somebody's code raised: without ``trainable`` the stored code would do so again.
     corrected = f"{restore_call(facts.root, facts.given_as)}.fit()"
+    if facts.by_name:
+        changed = f" with {summary.change}, or" if summary.change else ""
+        return f"Resume: run the script again{changed} with corrected code; from elsewhere: {corrected}"
     if summary.change:
         changed = f"{restore_call(facts.root).removesuffix(')')}, {summary.change}).fit()"
         return f"Resume with: {changed}; or with corrected code: {corrected}"
@@ -389,7 +397,7 @@ def outcome_line(view: ProgressView, facts: ExperimentFacts, summary: RunSummary
     if summary.outcome == Ending.FINISHED:
         why = f", stopped by {one_line(view.stopping, 80)}" if view.stopping else ""
         return f"{name} finished: {counts} {details}{why}."
-    reason = one_line(summary.reason, 200)
+    reason = whole_sentences(summary.reason, 200)
     if summary.outcome == Ending.INTERRUPTED:
         why = f" ({reason})" if reason else ""
         return f"{name} was interrupted{why}: {counts} {details}."

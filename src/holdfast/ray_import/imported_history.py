@@ -19,12 +19,13 @@ import msgspec
 from holdfast.callbacks.result_files import is_of_trial
 from holdfast.checkpoints.commit import commit
 from holdfast.checkpoints.names import MANIFEST, index_of
-from holdfast.checkpoints.stage import Sealed, Stage
+from holdfast.checkpoints.stage import Stage
 from holdfast.checkpoints.tree import remove_tree
 from holdfast.controller.imported import MARK, NO_SPACE
 from holdfast.controller.rebuild import encodable
 from holdfast.controller.report_facts import report_facts
 from holdfast.core import events as ev
+from holdfast.core.observations import SealedStage
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Stored, Trial
 from holdfast.core.transitions import apply
@@ -314,7 +315,7 @@ class ImportedHistory:
         self.copied.checkpoints += 1
         self.copied.bytes += done.bytes
 
-    def _stage(self, stage: Stage, made: Path, directory: Path, trial: Trial) -> Sealed:
+    def _stage(self, stage: Stage, made: Path, directory: Path, trial: Trial) -> SealedStage:
         """Copy a checkpoint's files, and for a class what the trial had counted by then."""
         odd = next(odd_entries(directory), None)
         if odd is not None:
