@@ -5,15 +5,10 @@ from __future__ import annotations
 import sys
 from pathlib import Path
 
-import pytest
-
 TESTS = Path(__file__).parents[1]
 for folder in (TESTS / "storage", TESTS):
     if str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-
-for suite in ("engine", "journal", "scheduler", "searcher", "store"):
-    pytest.register_assert_rewrite(f"holdfast.testing.{suite}_contract")
 
 from store_fixtures import *  # noqa: E402, F403
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import fields
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -12,10 +13,14 @@ from holdfast.space.rng import Rng
 from holdfast.storage.store import Store
 from holdfast.testing.virtual_clock import Timeline
 from simulator.bucket import NetworkFaults, Server, StoreClient
+from simulator.chaos import Chaos
+from simulator.checkpoint_store import CheckpointStore
+from simulator.cluster_engine import FakeClusterEngine
 from simulator.disk import DiskView, MemoryDisk
 from simulator.engine import FakeEngine, FakeProcess, Program
 from simulator.fake_trials import scripted
 from simulator.fake_world import SimJournal
+from simulator.machines import Machines, NodeFaults
 
 
 def simulated_store() -> Store:
@@ -49,6 +54,15 @@ class QuietHost:
 def simulated_engine(kind: type[FakeEngine] = FakeEngine) -> FakeEngine:
     """An engine in virtual time, whose workers run ``holdfast.testing.scripted``."""
     return kind(Timeline(), QuietHost(), cpus=4)
+
+
+def simulated_cluster_engine() -> FakeEngine:
+    """The same on simulated machines, one of which may be used by all trials of a check."""
+    timeline = Timeline()
+    quiet = Chaos(Rng([1]), {each.name: 0 for each in fields(NodeFaults)}, lambda: timeline.now)
+    machines = Machines((4.0, 1.0), timeline, quiet, CheckpointStore(), lambda *facts: None)
+    host: Any = QuietHost()
+    return FakeClusterEngine(machines, host)
 
 
 def history(root: Path | str, **where: Any) -> list[bytes]:

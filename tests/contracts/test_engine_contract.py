@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from simulated_fakes import simulated_engine
+from simulated_fakes import simulated_cluster_engine, simulated_engine
 
 from holdfast.config import LocalEngine
 from holdfast.engines.base import Engine
@@ -35,3 +35,8 @@ def test_the_local_engine(make: Callable[[Path], Engine], check: Callable[[MakeE
 @EVERY_CHECK
 def test_the_engine_of_the_simulator(check: Callable[[MakeEngine], None]) -> None:
     check(simulated_engine)
+
+
+@EVERY_CHECK
+def test_the_cluster_engine_of_the_simulator(check: Callable[[MakeEngine], None]) -> None:
+    check(simulated_cluster_engine)

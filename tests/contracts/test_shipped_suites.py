@@ -20,6 +20,7 @@ SUITES = [name for name in MODULES if name.endswith("_contract")]
 
 def test_there_is_a_suite_for_each_interface() -> None:
     assert [name.split(".")[-1] for name in SUITES] == [
+        "elsewhere_contract",
         "engine_contract",
         "journal_contract",
         "scheduler_contract",

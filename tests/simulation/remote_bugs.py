@@ -81,7 +81,7 @@ def _mirror_follows_blindly(patch: Patch) -> None:
 
 
 def _finish_without_waiting(patch: Patch) -> None:
-    patch.setattr(RemoteBackend, "finish", lambda self, state, impatient: None)
+    patch.setattr(RemoteBackend, "finish", lambda self, state, impatient, draining="": None)
     patch.setattr(RemoteBackend, "close", lambda self: None)
 
 

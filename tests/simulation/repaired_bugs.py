@@ -34,9 +34,9 @@ def silence_while_the_driver_was_away(patch: Patch) -> None:
 def silence_while_waiting_for_space(patch: Patch) -> None:
     """A trial that waited for space for its checkpoint, and said so, was called stalled."""
 
-    def stalled(self: Any, state: Any, at: float) -> list[ob.Observation]:
+    def stalled(self: Any, state: Any, memory: Any, at: float) -> list[ob.Observation]:
         limit = self._stall_timeout_s
-        if limit is None or state.driver.draining:
+        if limit is None or memory.draining:
             return []
         silent = {n: at - self._heard.get(n, at) for n in state.running}
         return [ob.StalledAttempt(n, state.trials[n].attempt, s) for n, s in silent.items() if s > limit]
@@ -70,7 +70,7 @@ def trying_again_after_the_stop(patch: Patch) -> None:
 
     def raised(turn: Turn, o: ob.Raised) -> None:
         trial = decide._current(turn, o)
-        if trial is None or trial.verdict or turn.state.driver.draining or not turn.state.stopping:
+        if trial is None or trial.verdict or turn.memory.draining or not turn.state.stopping:
             now(turn, o)
         else:
             decide._fail(turn, trial, ev.Cause.EXCEPTION, o.error)
@@ -152,7 +152,8 @@ def parked_trials_that_a_scheduler_does_not_see(patch: Patch) -> None:
     """A trial whose checkpoint was being verified was not there for a scheduler; when it was told again, it was."""
 
     def live(self: Any) -> list[Any]:
-        return self._views([*self._state.running, *self._state.pending, *self._state.paused])
+        pending = (n for n in self._state.pending if n not in self._memory.parked)
+        return self._views([*self._state.running, *pending, *self._state.paused])
 
     patch.setattr(ExperimentView, "get_live_trials", live)
 
@@ -176,7 +177,7 @@ def a_not_now_that_is_no_longer_true(patch: Patch) -> None:
     """A searcher had said "not now", was told more, and was given up before it could answer to that."""
 
     def not_yet(turn: Turn, o: ob.NotYet) -> None:
-        turn.state.driver.search_waits = True
+        turn.memory.search_waits = True
 
     patch.setitem(decide._HANDLERS, ob.NotYet, not_yet)
 

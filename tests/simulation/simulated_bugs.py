@@ -93,7 +93,7 @@ def acting_before_journaling(patch: Patch) -> None:
     """Replies and launches leave the process before their events are written."""
 
     def turn(self: Any, observations: Any) -> None:
-        turn = Turn(self.state, self.policies, self.edges.clock.now(), self.hooks.watch)
+        turn = Turn(self.state, self.memory, self.policies, self.edges.clock.now(), self.hooks.watch)
         decide.decide_all(turn, observations)
         self._dispatch(turn.commands)
         self._write(turn.events)
@@ -168,7 +168,7 @@ def starting_from_unverified_checkpoints(patch: Patch) -> None:
 
     def schedule_believing(turn: Turn) -> None:
         state = turn.state
-        state.driver.verified |= {(t.n, r.index) for t in state.trials for r in t.committed()}
+        turn.memory.verified |= {(t.n, r.index) for t in state.trials for r in t.committed()}
         schedule(turn)
 
     patch.setattr(decide, "schedule", schedule_believing)
@@ -180,7 +180,7 @@ def counting_a_repeated_report_twice(patch: Patch) -> None:
     def repeat(turn: Turn, trial: Any, o: ob.Report) -> None:
         verdict, why = decide._judge(turn, trial, o)
         turn.add(ev.Reported(turn.at, o.n, o.attempt, o.worker, o.dt, o.metrics, verdict, why))
-        decide._answer(turn, trial, o.ordinal)
+        decide.answer(turn, trial, o.ordinal)
 
     patch.setattr(decide, "_repeat_answer", repeat)
 
@@ -267,8 +267,8 @@ def a_snapshot_that_forgets_what_is_staged(patch: Patch) -> None:
 def leaving_before_the_commit(patch: Patch) -> None:
     """Finished means that all trials ended, whatever is still staged."""
 
-    def finished(state: Any) -> bool:
-        waiting = state.pending or state.paused or state.running or state.driver.parked
+    def finished(state: Any, memory: Any) -> bool:
+        waiting = state.pending or state.paused or state.running
         return bool(state.search_ended) and not waiting
 
     patch.setattr(loop, "finished", finished)

@@ -6,8 +6,10 @@ A failure prints one line, which repeats the story when it is typed.
 from __future__ import annotations
 
 import logging
+import os
 from collections import Counter
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 from remote_bugs import PLANTED, RemoteBug
@@ -64,6 +66,14 @@ def test_stories_are_told_of_everything_that_can_go_wrong() -> None:
     faults = {"denied", "unreachable", "lost_answers", "late_requests", "repeated_requests", "is killed", "wakes"}
     events = {"CheckpointCommitted", "CheckpointRejected", "CheckpointsDropped", "CheckpointsDeleted"}
     assert {"moved", "lost", "merge.before_delete", *faults, *events} <= {what for what, count in met.items() if count}
+
+
+@pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="counts open files in /proc")
+def test_stories_leave_no_file_open() -> None:
+    """One after the other they would use up what a process may have, and drivers are killed in most of them."""
+    before = len(os.listdir("/proc/self/fd"))
+    tell_all(range(100, 105))
+    assert len(os.listdir("/proc/self/fd")) == before
 
 
 @pytest.mark.parametrize("bug", PLANTED.values(), ids=PLANTED)

@@ -41,6 +41,10 @@ def test_no_invariant_is_violated_whatever_goes_wrong_in_many_stories(seeds):
     tell(seeds)
 
 
+def test_a_driver_that_slept_before_it_opened_its_engine_ends_the_workers_of_its_successor_which_notices():
+    tell([2960])
+
+
 def tell_of(seeds, scheduler="", searcher=""):
     """Tell stories with these policies; what the scheduler decided in them."""
     decided = set()

@@ -17,23 +17,22 @@ from holdfast.core import events as ev
 from holdfast.core.events import Cause
 from holdfast.core.plan import WAITS_IN_VAIN
 from holdfast.search.replayable import FINISHED
-from simulator.audit_checkpoints import CheckpointAudit
+from simulator.audit_checkpoints import STORAGE_CHECKS
+from simulator.audit_requests import BY_USER, FINAL, RequestAudit
 from simulator.checkpoint_store import CheckpointStore
 from simulator.fake_policies import PAUSES, is_good
 from simulator.journal_bytes import Entry
 from simulator.ledger import Ledger, Violation
-from simulator.scenario import Scenario
+from simulator.scenario import MORE_SAMPLES, Scenario
 from simulator.shadow_state import Account, Kept, Origin, ShadowRow, TrainingProgress, start_of
 
 TOLERANCE_S = 1e-3
-
-FINAL = ("TERMINATED", "ERROR")
 
 OWN_FAULTS = frozenset({"exception", "exit", "signal", "out_of_memory", "stalled", "loading"})
 """What uses up ``max_failures``, said a second time on purpose."""
 
 
-class Audit(CheckpointAudit):
+class Audit(RequestAudit):
     """Goes through a history once.
 
     Args:
@@ -45,15 +44,12 @@ class Audit(CheckpointAudit):
     def __init__(self, scenario: Scenario, ledger: Ledger, store: CheckpointStore) -> None:
         super().__init__(scenario, ledger, store)
         self.links: set[int] = set()
-        self.stopping = ""
         self.workers: set[int] = set()  # of the current driver
-        self.counts: dict[str, int] = {}
         self.scheduled: set[int] = set()
         """Records whose verdict or reason only the scheduler can know; see ``replay_check``."""
         self.told: list[tuple[Any, ...]] = []
         """What a searcher must have heard, in order, apart from questions."""
         self._seq = 0
-        self._epoch = 0
         self._at = 0.0
         self._epoch_at = 0.0
         self._lived_s = 0.0
@@ -65,7 +61,7 @@ class Audit(CheckpointAudit):
         self._complaints: set[tuple[int, int]] = set()  # callbacks that failed, as far as the journal knows
         self._noted: set[int] = set()  # trials that have to begin again, as was said
         self._asks = 0  # configurations that a searcher which learns was asked for
-        self._configs = [] if scenario.searcher else scenario.configs()
+        self._configs = [] if scenario.searcher else scenario.configs(scenario.samples + MORE_SAMPLES)
 
     def read(self, history: Iterable[Entry]) -> Audit:
         """Check every record, then what must hold at the end."""
@@ -83,6 +79,7 @@ class Audit(CheckpointAudit):
             self._at = event.at
         self._nothing_acknowledged_is_lost()
         self._cost_is_flat()
+        self.check_answers()
         return self
 
     # --- at the end
@@ -96,23 +93,6 @@ class Audit(CheckpointAudit):
             if sent.sealed and sent.sealed not in self.stages:
                 raise Violation("I1", f"the checkpoint of report {link} ({sent}) was acknowledged and is not there")
 
-    def _cost_is_flat(self) -> None:
-        """A record is about a report, a checkpoint, an attempt, a trial, a worker or a driver: a few for each."""
-        count = self.counts.get
-        causes = (
-            2 * count("Reported", 0)
-            + 7 * count("CheckpointStaged", 0)  # with it the backlog may become full, and ease
-            + 5 * count("TrialStarted", 0)
-            + 5 * count("TrialCreated", 0)
-            + count("WorkerJoined", 0)
-            + 6 * count("EpochStarted", 0)
-        )
-        total = sum(self.counts.values())
-        # Resuming ended trials costs one record a trial and driver.
-        causes += count("EpochStarted", 0) * len(self.trials)
-        if total > causes + 4:
-            raise Violation("I10", f"{total} records for {self.counts}")
-
     # --- drivers and the search
 
     def epoch(self, event: ev.EpochStarted) -> None:
@@ -122,7 +102,7 @@ class Audit(CheckpointAudit):
             self._lived_s += self._at - self._epoch_at
         self._epoch, self._epoch_at = event.epoch, event.at
         self.workers.clear()
-        self.backlog_is_full = False
+        self.backlog_is_full = self.storage_lags = False
         self._failed_fast = False
         self._renewed = not self.trials
         self._statuses = [trial.status for trial in self.trials]
@@ -155,8 +135,8 @@ class Audit(CheckpointAudit):
         if reason == WAITS_IN_VAIN:
             if any(trial.status not in FINAL for trial in self.trials):
                 raise Violation("I5", f"the search ended because nothing is left, and there is {self.trials}")
-        elif reason != FINISHED and len(self.trials) != self.scenario.samples:
-            raise Violation("I5", f"the search ended after {len(self.trials)} of {self.scenario.samples} trials")
+        elif reason != FINISHED and len(self.trials) != self.samples:
+            raise Violation("I5", f"the search ended after {len(self.trials)} of {self.samples} trials")
 
     def _rows_told(self) -> int:
         return sum(trial.told_before + sum(row.told for row in trial.rows) for trial in self.trials)
@@ -196,6 +176,8 @@ class Audit(CheckpointAudit):
             raise Violation("I7", f"attempt {event.attempt} of trial {trial.n} follows attempt {trial.attempt}")
         if not self._renewed:
             raise Violation("I8", f"trial {trial.n} is started by a new driver before its retries were renewed")
+        if trial.user_stop:
+            raise Violation("requests", f"trial {trial.n} is started although a user has stopped it")
         if self._failed_fast:
             raise Violation("I5", f"trial {trial.n} is started although a trial has failed and fail_fast is set")
         trial.epoch = self._epoch
@@ -273,7 +255,7 @@ class Audit(CheckpointAudit):
         if event.worker not in self.workers and not (sent.ahead and sent.epoch < self._epoch):
             raise Violation("I6", f"{event} comes from a worker that nobody knows")
         self.links.add(link)
-        told = event.metrics.get("done") is not True and not self.stopping
+        told = event.metrics.get("done") is not True and not self.stopping and not trial.user_stop
         trial.rows.append(ShadowRow(link, event.metrics, told))
         trial.training = TrainingProgress(sent.step, link, iteration + 1)
         trial.shown = event.metrics
@@ -306,7 +288,7 @@ class Audit(CheckpointAudit):
 
     def _rules_stop(self, trial: Account, event: ev.Reported) -> bool:
         scenario = self.scenario
-        if event.metrics.get("done") is True or self.stopping:
+        if event.metrics.get("done") is True or self.stopping or trial.user_stop:
             return True
         if scenario.stop_at:
             return trial.training.iteration >= scenario.stop_at
@@ -354,7 +336,7 @@ class Audit(CheckpointAudit):
             raise Violation("I5", f"trial {trial.n} was {trial.status} and is terminated again")
         self._check_reason(trial, event)
         self._check_saved_at_end(trial, event)
-        trial.status, trial.verdict = "TERMINATED", ""
+        trial.status, trial.verdict, trial.user_stop = "TERMINATED", "", False
         self._tell_end(trial, error=False)
 
     def _check_reason(self, trial: Account, event: ev.TrialTerminated) -> None:
@@ -366,7 +348,7 @@ class Audit(CheckpointAudit):
         elif trial.verdict == "stop":
             if reason != trial.why:
                 raise Violation("I5", f"trial {trial.n} was told to stop for {trial.why!r} and did for {reason!r}")
-        elif reason in ("not resumed", self.stopping):
+        elif reason in ("not resumed", self.stopping) or (trial.user_stop and reason == BY_USER):
             pass
         elif self.scenario.scheduler and trial.status != "RUNNING":
             self.scheduled.add(self._seq)
@@ -435,7 +417,7 @@ class Audit(CheckpointAudit):
             self._failed_fast = self.scenario.fail_fast
         if trial.status != "TERMINATED":
             self._tell_end(trial, error=True)
-        trial.status, trial.verdict, trial.cause = "ERROR", "", event.cause
+        trial.status, trial.verdict, trial.user_stop, trial.cause = "ERROR", "", False, event.cause
 
     def _own_fault(self, event: ev.AttemptFailed | ev.TrialErrored) -> None:
         life = self.ledger.lives.get((self._epoch, event.n, event.attempt))
@@ -484,8 +466,7 @@ _CHECKS: dict[type, str] = {
     ev.TrialReconfigured: "reconfigured",
     ev.TrialResized: "resized",
     ev.StoodStill: "stood_still",
-    ev.BacklogFilled: "backlog_filled",
-    ev.BacklogEased: "backlog_eased",
+    **STORAGE_CHECKS,
     ev.SearchAsked: "search_asked",
     ev.AttemptFailed: "failed",
     ev.AttemptInterrupted: "interrupted",
@@ -496,5 +477,7 @@ _CHECKS: dict[type, str] = {
     ev.SearchEnded: "search_ended",
     ev.SearchReopened: "search_reopened",
     ev.Noted: "noted",
+    ev.UserRequested: "user_requested",
+    ev.SettingsChanged: "settings_changed",
     ev.DriverStopped: "stopped",
 }

@@ -1,4 +1,7 @@
-"""The part of the audit that is about checkpoints: what is in them, and when they may be gone (I2, I3)."""
+"""The part of the audit that is about checkpoints: what is in them, and when they may be gone (I2, I3).
+
+And what the journal may cost, most of which they cause (I10).
+"""
 
 from __future__ import annotations
 
@@ -29,7 +32,27 @@ class CheckpointAudit:
         self.store = store
         self.trials: list[Account] = []
         self.stages: set[str] = set()
-        self.backlog_is_full = False
+        self.backlog_is_full = self.storage_lags = False
+        self.counts: dict[str, int] = {}
+
+    def _cost_is_flat(self) -> None:
+        """A record is about a report, a checkpoint, an attempt, a trial, a worker or a driver: a few for each."""
+        count = self.counts.get
+        causes = (
+            2 * count("Reported", 0)
+            + 7 * count("CheckpointStaged", 0)  # with it the backlog may become full, and ease
+            + 5 * count("TrialStarted", 0)
+            + 5 * count("TrialCreated", 0)
+            + count("WorkerJoined", 0)
+            + 6 * count("EpochStarted", 0)
+            + 2 * count("StorageLagged", 0)
+            + 4 * (count("UserRequested", 0) + count("SettingsChanged", 0))
+        )
+        total = sum(self.counts.values())
+        # Resuming ended trials costs one record a trial and driver.
+        causes += count("EpochStarted", 0) * len(self.trials)
+        if total > causes + 4:
+            raise Violation("I10", f"{total} records for {self.counts}")
 
     def staged(self, event: ev.CheckpointStaged) -> None:
         trial = self._current(event)
@@ -78,6 +101,17 @@ class CheckpointAudit:
             raise Violation("backlog", f"{event}, and the limit is {limit}")
         self._check_told(event)
         self.backlog_is_full = False
+
+    def storage_lagged(self, event: ev.StorageLagged) -> None:
+        """Told once, and only of records that had waited for some seconds."""
+        if self.storage_lags or not event.since + 5.0 <= event.at:
+            raise Violation("lag", f"{event}, and it lags: {self.storage_lags}")
+        self.storage_lags = True
+
+    def storage_caught_up(self, event: ev.StorageCaughtUp) -> None:
+        if not self.storage_lags:
+            raise Violation("lag", f"{event}, and nothing has lagged")
+        self.storage_lags = False
 
     def _check_told(self, event: ev.BacklogFilled | ev.BacklogEased) -> None:
         if event.checkpoints != len(self._waiting()):
@@ -137,3 +171,11 @@ class CheckpointAudit:
         if event.attempt != trial.attempt:
             raise Violation("I7", f"{event} of a trial that is in attempt {trial.attempt}")
         return trial
+
+
+STORAGE_CHECKS: dict[type, str] = {
+    ev.BacklogFilled: "backlog_filled",
+    ev.BacklogEased: "backlog_eased",
+    ev.StorageLagged: "storage_lagged",
+    ev.StorageCaughtUp: "storage_caught_up",
+}

@@ -6,7 +6,7 @@ would take back) and what must hold when a story is over.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 
 from holdfast.controller.opening import open_state
 from holdfast.core.retention import Retention
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.journal.snapshot import Snapshot, SnapshotStore
 from simulator.audit import Audit
 from simulator.disk import DiskView, MemoryDisk
@@ -35,8 +35,8 @@ def durable_fields(state: State) -> dict[str, Any]:
         "trials": [_encode(trial) for trial in state.trials],
         "by_id": state.by_id,
         "counts": state.counts,
-        "pending": {*state.pending, *state.driver.parked},
-        "paused": set(state.paused),
+        "pending": list(state.pending),
+        "paused": list(state.paused),
         "running": set(state.running),
         "staged": set(state.staged),
         "staged_bytes": state.staged_bytes,
@@ -57,7 +57,10 @@ def durable_fields(state: State) -> dict[str, Any]:
         "any_checkpoint": state.any_checkpoint,
         "epoch": (state.epoch, state.epoch_at, state.last_at, state.lived_s),
         "stopped": state.stopped,
-        "used": {name: amount for name, amount in state.driver.used.items() if amount},
+        "requests": list(state.requests),
+        "user_stops": set(state.user_stops),
+        "said": (state.tags, state.notes),
+        "used": {name: amount for name, amount in state.used.items() if amount},
     }
 
 
@@ -101,10 +104,10 @@ def durable_copy(disk: MemoryDisk) -> MemoryDisk:
     return copy
 
 
-def check_claims(root: str, disk: MemoryDisk, retention: Retention, state: State) -> None:
+def check_claims(root: str, disk: MemoryDisk, retention: Retention, state: State, memory: DriverMemory) -> None:
     """A driver has left in order: all of its state must survive a power cut right now (I9)."""
     # A driver that was told to end may leave a stage behind once its grace is over, and never otherwise.
-    if state.running or (state.staged and not (state.driver.draining and state.driver.grace_over)):
+    if state.running or (state.staged and not (memory.draining and memory.grace_over)):
         raise Violation("I9", f"a driver has left with {state.staged} uncommitted and {state.running} running")
     try:
         same_state(state, refold(root, durable_copy(disk), retention), "what the driver claims, and what is durable")
@@ -112,11 +115,11 @@ def check_claims(root: str, disk: MemoryDisk, retention: Retention, state: State
         raise Violation("I9", str(error)) from None
 
 
-def check_over(audit: Audit, state: State, checkpoints: Mapping[str, Any], root: str) -> None:
+def check_over(audit: Audit, state: State, memory: DriverMemory, checkpoints: Mapping[str, Any], root: str) -> None:
     """What must hold when a story is over and nothing goes wrong any more."""
     if len(audit.trials) != len(state.trials):
         raise Violation("I5", f"{len(state.trials)} trials, {len(audit.trials)} in the journal")
-    if state.pending or state.paused or state.running or state.driver.parked or not state.search_ended:
+    if state.pending or state.paused or state.running or not state.search_ended:
         raise Violation("liveness", f"the story is over with {state.counts} and the search {state.search_ended!r}")
     failures = audit.counts.get("AttemptFailed", 0) + audit.counts.get("TrialErrored", 0)
     if (state.reports, state.total_failures) != (audit.counts.get("Reported", 0), failures):
@@ -133,12 +136,23 @@ def check_over(audit: Audit, state: State, checkpoints: Mapping[str, Any], root:
             raise Violation("I8", f"trial {trial.n} has {trial.failures} failures, by the journal {account.failures}")
         if abs(trial.time_total - account.time_total) > 1e-6:
             raise Violation("I6", f"trial {trial.n} took {trial.time_total} s, by its rows {account.time_total} s")
-    _check_directories(audit, state, checkpoints, root)
+    _check_said(audit, state)
+    _check_directories(audit, memory.undeleted, checkpoints, root)
 
 
-def _check_directories(audit: Audit, state: State, checkpoints: Mapping[str, Any], root: str) -> None:
+def _check_said(audit: Audit, state: State) -> None:
+    """Notes and tags are those that users asked for, each once."""
+    for n, subject in [(-1, state), *enumerate(state.trials)]:
+        found = ([note.text for note in subject.notes], list(subject.tags))  # type: ignore[attr-defined]
+        wanted = (audit.notes.get(n, []), audit.tags.get(n, []))
+        if found != wanted:
+            raise Violation("requests", f"trial {n} has {found}, by the journal {wanted}")
+
+
+def _check_directories(
+    audit: Audit, undeleted: Collection[tuple[int, int]], checkpoints: Mapping[str, Any], root: str
+) -> None:
     """Every checkpoint that the journal knows is there, and none that it has deleted."""
-    undeleted = state.driver.undeleted
     needed = {other.depends for other in audit.trials}
     for account in audit.trials:
         for kept in account.kept.values():

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Protocol
 
 from holdfast.checkpoints import jobs
+from holdfast.core import observations as ob
 from holdfast.testing.virtual_clock import Timeline
 from holdfast.trainable.worker_messages import Run
 from simulator.ledger import Weights
@@ -153,7 +154,7 @@ class CheckpointStore:
         found = self.checkpoints[path]
         yield "L6"
         found.named = True
-        return jobs.CommitDone(job.n, job.index, found.digest, 10, 1)
+        return ob.CommitEnded(job.n, job.index, found.digest, 10)
 
     def _is_made_of(self, path: str, sealed: str) -> bool:
         found = self.checkpoints.get(path)
@@ -176,7 +177,7 @@ class CheckpointStore:
             raise Damaged("a file does not match its checksum")
         if found.digest != job.digest:
             raise Damaged(f"its manifest is not the one in the journal: {found.digest} is not {job.digest}")
-        return jobs.VerifyDone(job.n, job.index)
+        return ob.VerifyEnded(job.n, job.index, ok=True)
 
     def _delete(self, job: jobs.DeleteJob) -> Generator[str, None, jobs.Outcome]:
         path = job.directory
@@ -191,7 +192,7 @@ class CheckpointStore:
                 self._ghosts[path] = found
         yield "D4"
         self._ghosts.pop(path, None)
-        return jobs.DeleteDone(job.n, job.index)
+        return ob.DeleteEnded(job.n, job.index, ok=True)
 
 
 class JobHost(Protocol):
@@ -277,8 +278,8 @@ def _name(job: jobs.Job) -> str:
 
 
 def _failed(job: jobs.Job, damaged: bool, message: str) -> jobs.Outcome:
-    if isinstance(job, jobs.CommitJob):
-        return jobs.CommitFailed(job.n, job.index, damaged, False, message)
-    if isinstance(job, jobs.VerifyJob):
-        return jobs.VerifyFailed(job.n, job.index, damaged, message)
-    return jobs.DeleteFailed(job.n, job.index, message)
+    if damaged and isinstance(job, jobs.CommitJob):
+        return ob.CommitEnded(job.n, job.index, damaged=True, message=message)
+    if damaged and isinstance(job, jobs.VerifyJob):
+        return ob.VerifyEnded(job.n, job.index, ok=False, damaged=True, message=message)
+    return jobs.JobFailed(job.n, job.index, type(job), False, message)

@@ -241,6 +241,12 @@ class FakeEngine:
             if process.alive:
                 self._timeline.later(delays(), lambda process=process: self._vanish(process))  # type: ignore[misc]
 
+    def lose_processes(self) -> None:
+        """Somebody else has killed all processes; whoever listens here hears of it."""
+        for process in list(self.processes.values()):
+            if process.alive:
+                self._die(process, Cause.SIGNAL, "killed by SIGKILL from outside")
+
     def newest(self, n: int) -> int:
         """The newest attempt of a trial that was launched here."""
         return self._launched.get(n, -1)
@@ -339,7 +345,7 @@ class FakeEngine:
             process.lost = process.in_flight[-lost:]
         end = Died(*process.key, cause, detail, worker=process.worker)
         delay = max(process.arrives_at - self._timeline.now, 0.0) + LATENCY_S
-        self._timeline.later(delay, lambda: self._arrived(end))
+        self._timeline.later(delay, lambda: self._deliver_death(process, end))
 
     def _vanish(self, process: FakeProcess) -> None:
         if process.alive:
@@ -357,12 +363,18 @@ class FakeEngine:
         delay = process.arrives_at - now
         self._timeline.later(delay, lambda: self._deliver(process, message))
         for more in copies:
-            self._timeline.later(delay + more, lambda: self._arrived(message))
+            self._timeline.later(delay + more, lambda: self._deliver_copy(process, message))
 
     def _deliver(self, process: FakeProcess, message: WorkerMessage) -> None:
         process.in_flight.remove(message)
         if not any(message is lost for lost in process.lost):
             self._arrived(message)
+
+    def _deliver_copy(self, process: FakeProcess, message: WorkerMessage) -> None:
+        self._arrived(message)
+
+    def _deliver_death(self, process: FakeProcess, end: Died) -> None:
+        self._arrived(end)
 
     def _arrived(self, observation: Observation) -> None:
         if not self._closed:

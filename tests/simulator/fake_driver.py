@@ -19,6 +19,7 @@ from holdfast.controller.loop import Controller, Edges, JobEdge, JournalWriter
 from holdfast.controller.opening import Opened
 from holdfast.controller.proposing import Describer, VariantProposer
 from holdfast.controller.replay import Memory, StopRuleMemory, open_with_memory, stored_memories
+from holdfast.controller.request_edge import RequestEdge
 from holdfast.controller.searching import LearningProposer
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import Root
@@ -27,7 +28,8 @@ from holdfast.controller.watches import Watches
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.policies import Policies, Rules, Scheduler, ignore
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
+from holdfast.engines.base import MakesAttemptsWait
 from holdfast.errors import StorageError
 from holdfast.journal.claims import Claim
 from holdfast.journal.epoch import claim_epoch
@@ -56,6 +58,7 @@ from simulator.fake_world import (
 from simulator.process import DriverProcess
 from simulator.scenario import Scenario
 from simulator.schedulers_under_test import make_adapter
+from simulator.users import DiskRequests
 
 UNWIND_GRACE_S = 20.0
 LEAVE_SYNCS = 20
@@ -146,6 +149,7 @@ class SimDriver(DriverLife):
         elif world.scenario.pause_at:
             self._scheduler = PausingScheduler(world.scenario.pause_at)
         self._search: SearchThread | None = None
+        self._variants: SlowProposer | None = None
         self._learner = self._make_learner(world.scenario)
 
     def _make_learner(self, scenario: Scenario) -> LearningProposer | None:
@@ -237,31 +241,54 @@ class SimDriver(DriverLife):
     def _trial_dir(self, n: int) -> Path:
         return Path(f"{self.root}/t{n}")
 
+    def _make_hosts(self, epoch: int) -> tuple[StoreHost, WorkersHost]:
+        store_host = StoreHost(self.world, self.process)
+        return store_host, WorkersHost(self.world, self.process, epoch, store_host, self.root)
+
+    def _make_engine(self, host: WorkersHost) -> FakeEngine:
+        return FakeEngine(self.world.timeline, host, self.world.scenario.cpus)
+
     # --- opening
 
     def fold_journal(self) -> None:
         assert self._store is not None
         opened = self._open_state(self._store)
         self.state, self.snapshot_seq = opened.state, opened.snapshot_seq
+        self.memory = DriverMemory()
 
     def make_edges(self) -> None:
         world, scenario, state = self.world, self.world.scenario, self.state
         assert self._store is not None
         assert self.claimed is not None
         clock = FakeClock(world.timeline, state.last_at, lambda: self.process.dead)
-        store_host = StoreHost(world, self.process)
-        host = self.host = WorkersHost(world, self.process, self.claimed.epoch, store_host, self.root)
-        engine = self.engine = host.engine = store_host.engine = FakeEngine(world.timeline, host, scenario.cpus)
+        store_host, host = self._make_hosts(self.claimed.epoch)
+        self.host = host
+        engine = self.engine = host.engine = store_host.engine = self._make_engine(host)
         world.engines.append(engine)
         host.journal = followed = self._follow(self.journal, state, engine)
         jobs = self._job_edge(state, clock, store_host)
         edges = Edges(engine, followed, jobs, self._proposer(state, engine), clock, partial(self._run_message, state))
         hooks = SimHooks(state, self.stop, self.process, world)
-        watches = Watches(self.stop, stall_timeout_s=scenario.stall_timeout_s, grace_s=scenario.grace_s)
+        self._requests = RequestEdge(
+            DiskRequests(world, self.process),
+            state,
+            followed,
+            self.claimed.epoch,
+            total_of=lambda samples: scenario.plan(samples).total,
+            warn=lambda text: None,
+        )
+        self._settings = state.settings
+        watches = Watches(
+            self.stop,
+            stall_timeout_s=scenario.stall_timeout_s,
+            grace_s=scenario.grace_s,
+            requests=self._requests.look,
+            is_waiting=engine.is_waiting if isinstance(engine, MakesAttemptsWait) else None,
+        )
         self._snapshots = Snapshotter(
             state, self._store, clock, self.journal, policies=partial(stored_memories, self._memories)
         )
-        self.controller = Controller(state, self._policies(), edges, hooks, watches)
+        self.controller = Controller(state, self.memory, self._policies(), edges, hooks, watches)
 
     def first_records(self) -> list[ev.AnyEvent]:
         assert self.claimed is not None
@@ -294,9 +321,9 @@ class SimDriver(DriverLife):
             self.process.step("sweep")
             trial = state.trials[n]
             keep = {record.sealed for record in trial.checkpoints if (n, record.index) in state.staged}
-            state.driver.untidy.discard(n)
+            self.memory.untidy.discard(n)
             if self.world.store.sweep(f"{self.root}/t{n}", keep, trial.attempt):
-                state.driver.untidy.add(n)
+                self.memory.untidy.add(n)
 
     def _policies(self) -> Policies:
         scenario = self.world.scenario
@@ -314,6 +341,7 @@ class SimDriver(DriverLife):
             ahead=scenario.ahead,
             max_backlog_bytes=scenario.max_backlog_bytes,
             max_uncommitted=self._most_uncommitted(),
+            num_samples=scenario.samples,
         )
         tell = ignore if self._search is None else self._search.tell
         return Policies(rules, self._scheduler, self.stop, self._results, tell)
@@ -334,14 +362,15 @@ class SimDriver(DriverLife):
             self._learner.start(describe, engine.wake, threaded=False)
             self._search = SearchThread(self._learner, self.process, world.timeline, delay_s)
             return self._search
-        proposer = VariantProposer(scenario.plan(), state, describe)
-        return SlowProposer(proposer, self.process, world.timeline, delay_s)
+        proposer = VariantProposer(scenario.plan(state.settings.num_samples), state, describe)
+        self._variants = SlowProposer(proposer, self.process, world.timeline, delay_s)
+        return self._variants
 
     # --- running
 
     def _run_message(self, state: State, n: int) -> Run:
         trial = state.trials[n]
-        if n in state.driver.untidy:
+        if n in self.memory.untidy:
             self.sweep({n})
         checkpoint = None
         if trial.source is not None:
@@ -366,7 +395,11 @@ class SimDriver(DriverLife):
             self.host.no_more_launches = True  # the loop will have heard of it before it decides anything
             self._ending_since = min(self._ending_since, began)
         controller.step()
-        self.host.check_answers(controller.state.driver.owed)
+        if controller.state.settings is not self._settings:
+            self._settings = controller.state.settings
+            if self._variants is not None:
+                self._variants.replan(self.world.scenario.plan(self._settings.num_samples))
+        self.host.check_answers(controller.memory.owed)
         if began > self._ending_since + self.world.scenario.grace_s + PATIENCE_S:
             self.host.check_halted()
         if controller.watches.hurry:
@@ -386,13 +419,14 @@ class SimDriver(DriverLife):
     def _leave(self) -> None:
         self.take(LEAVING)
         self._close(self.journal)
-        self.interrupted = self.state.driver.draining
+        self.interrupted = self.memory.draining
         self.left = True
 
     def make_durable(self) -> None:
         journal = self.journal
         if not any(journal.wait_synced(journal.written_seq) for _ in range(LEAVE_SYNCS)):
             raise StorageError("the last records of the journal could not be made durable")
+        self._requests.close()
 
     def take_last_snapshot(self) -> None:
         self._take_snapshot()

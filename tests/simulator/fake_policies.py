@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from holdfast.core.policies import Verdict
-from holdfast.core.state import State, Trial
+from holdfast.core.state import DriverMemory, State, Trial
 from holdfast.schedulers.fifo import FirstInFirstOut
 from holdfast.stopper import Stopper
 
@@ -71,7 +71,9 @@ class PausingScheduler(FirstInFirstOut):
     def __init__(self, iteration: int) -> None:
         self._iteration = iteration
 
-    def judge(self, state: State, trial: Trial, result: Callable[[], dict[str, Any]]) -> tuple[str, str]:
+    def judge(
+        self, state: State, memory: DriverMemory, trial: Trial, result: Callable[[], dict[str, Any]]
+    ) -> tuple[str, str]:
         if trial.iteration + 1 == self._iteration and trial.attempt <= PAUSES:
             return Verdict.PAUSE, "a pause"
         return Verdict.CONTINUE, ""

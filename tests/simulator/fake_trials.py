@@ -12,8 +12,7 @@ from typing import Any, Protocol
 
 from holdfast.core.events import Cause, ErrorFacts
 from holdfast.core.observations import Raised, Report, Returned, Saved, SealedStage, Stopped, Waiting
-from holdfast.trainable.worker_messages import Decision
-from simulator.checkpoint_store import CheckpointStore
+from holdfast.trainable.worker_messages import Decision, Run
 from simulator.engine import Ahead, Ask, Die, FakeProcess, Hang, Program, SchedulerRequest, Sleep, Tell
 from simulator.ledger import Ledger, Life, Weights
 
@@ -52,6 +51,19 @@ class Mishaps(Protocol):
         """Is the stage damaged before it can be committed?"""
 
 
+class Stages(Protocol):
+    """Where an attempt stages checkpoints, and loads them from."""
+
+    def stage(self, home: str, run: Run, weights: Weights) -> str:
+        """Seal a stage; returns its name."""
+
+    def spoil_stage(self, place: tuple[str, str]) -> None:
+        """Damage a stage."""
+
+    def load(self, path: str) -> Weights | None:
+        """What is in a checkpoint; None if it is not whole."""
+
+
 class Trainer:
     """Runs ``FakeTraining`` as the program of a process.
 
@@ -68,7 +80,7 @@ class Trainer:
         epoch: int,
         *,
         root: str,
-        store: CheckpointStore,
+        store: Stages,
         ledger: Ledger,
         mishaps: Mishaps,
     ) -> None:

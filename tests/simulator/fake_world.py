@@ -20,6 +20,7 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State
 from holdfast.journal.log import GROUP_COMMIT_S, Journal
+from holdfast.space.variants import VariantPlan
 from holdfast.testing.virtual_clock import Timeline
 from holdfast.trainable.spool_writer import SpoolOwner
 from holdfast.trainable.worker_messages import Decision
@@ -27,7 +28,7 @@ from simulator.chaos import Chaos
 from simulator.checkpoint_store import STEP_S, CheckpointStore
 from simulator.disk import MemoryDisk
 from simulator.engine import FakeEngine, FakeProcess, Program
-from simulator.fake_trials import Trainer
+from simulator.fake_trials import Stages, Trainer
 from simulator.journal_bytes import read_history
 from simulator.ledger import Ledger, Violation
 from simulator.process import DriverProcess
@@ -50,10 +51,15 @@ class World:
         self.engines: list[FakeEngine] = []
 
     def end_all_but(self, engine: FakeEngine) -> None:
-        """A driver that opens ends what others on this machine have left running."""
-        for other in self.engines:
-            if other is not engine:
-                other.close()
+        """A driver that opens ends what others on this machine have left running.
+
+        One that slept between its look at the fence and this does so to its successor, whose nanny notices.
+        """
+        place = self.engines.index(engine)
+        for former in self.engines[:place]:
+            former.close()
+        for successor in self.engines[place + 1 :]:
+            successor.lose_processes()
 
     def lose_spools(self) -> None:
         """A power cut: nobody syncs them."""
@@ -147,6 +153,10 @@ class SlowProposer:
     def drain(self) -> list[ob.Observation]:
         return self._proposer.drain()
 
+    def replan(self, plan: VariantPlan) -> None:
+        """Users want more samples."""
+        self._proposer.replan(plan)
+
 
 class SearchThread:
     """The edge of a searcher that learns, whose thread is a part of the story (``controller.loop.Proposer``)."""
@@ -200,9 +210,9 @@ class StoreHost:
         self._process.machine.note(self._process, outcome)
         world = self._world
         key = (job.n, job.index)
-        if isinstance(outcome, jobs.VerifyDone):
+        if isinstance(outcome, ob.VerifyEnded) and outcome.ok:
             self.verified[key] = self.verified.get(key, 0) + 1
-        if isinstance(outcome, jobs.CommitDone) and isinstance(job, jobs.CommitJob):
+        if isinstance(outcome, ob.CommitEnded) and not outcome.damaged and isinstance(job, jobs.CommitJob):
             path = f"{job.trial_dir}/checkpoint_{job.index:06d}"
             rots_in_s = world.chaos.rots_in_s()
             if rots_in_s is not None:
@@ -258,11 +268,15 @@ class WorkersHost:
             world.scenario.training(process.run.n),
             self._epoch,
             root=self._root,
-            store=world.store,
+            store=self.stages_of(process),
             ledger=world.ledger,
             mishaps=world.chaos,
         )
         return trainer.program()
+
+    def stages_of(self, process: FakeProcess) -> Stages:
+        """Where the attempt stages checkpoints, and loads them from."""
+        return self._world.store
 
     def uplink(self, message: ob.WorkerMessage) -> tuple[float, list[float]]:
         self._process.machine.note(self._process, "<-", message)
@@ -311,9 +325,10 @@ class WorkersHost:
         self._process.machine.note(self._process, "launch", process.key, "from", process.run.checkpoint)
         if self.no_more_launches:
             raise Violation("I7", f"attempt {attempt} of trial {n} is started although the driver was told to end")
-        for other in self.engine.processes.values():
-            if other is not process and other.run.n == n and other.alive and not other.halting:
-                raise Violation("I7", f"attempts {other.run.attempt} and {attempt} of trial {n} run at the same time")
+        for before in range(attempt):
+            other = self.engine.processes.get((n, before))
+            if other is not None and other.alive and not other.halting:
+                raise Violation("I7", f"attempts {before} and {attempt} of trial {n} run at the same time")
         checkpoint = process.run.checkpoint
         if checkpoint is not None:
             self._check_source(checkpoint)

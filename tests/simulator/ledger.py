@@ -9,6 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from holdfast.controller.request_files import UserRequest
+
 
 class Violation(AssertionError):
     """An invariant does not hold.
@@ -74,6 +76,8 @@ class Ledger:
         self.resumes: dict[int, tuple[str, str, str]] = {}  # what each epoch was to do with old trials
         self.told_to_end: set[int] = set()  # epochs whose driver somebody interrupted
         self.failed_callbacks: set[tuple[int, int]] = set()  # (epoch, n)
+        self.asked: dict[str, UserRequest] = {}  # what users asked for, by the id of the request
+        self.acknowledged: set[str] = set()  # requests whose files a driver has removed
         self.lived_s = 0.0
         self.blamed: dict[tuple[int, int], int] = {}  # (n, checkpoint) -> how often the trainable failed to load it
 

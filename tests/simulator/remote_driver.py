@@ -17,7 +17,6 @@ from typing import Any
 
 import xxhash
 
-from holdfast.checkpoints import jobs
 from holdfast.checkpoints.commit import sweep
 from holdfast.checkpoints.job_threads import JobThreads
 from holdfast.checkpoints.stage import Stage
@@ -29,6 +28,7 @@ from holdfast.controller.remote_backend import Background, RemoteBackend
 from holdfast.controller.remote_experiment import Remote
 from holdfast.controller.replay import open_with_memory
 from holdfast.controller.spec import Root
+from holdfast.core import observations as ob
 from holdfast.core.state import State
 from holdfast.journal.claims import Claim
 from holdfast.journal.epoch import release
@@ -295,7 +295,7 @@ class SimBackground(Background):
     def heard(self, job: Any, outcome: Any) -> None:
         """A job has ended; what was verified may be started from."""
         self.process.machine.note(self.process, outcome)
-        if isinstance(outcome, jobs.VerifyDone) and self.host is not None:
+        if isinstance(outcome, ob.VerifyEnded) and outcome.ok and self.host is not None:
             key = (job.n, job.index)
             self.host.verified[key] = self.host.verified.get(key, 0) + 1
 
@@ -390,7 +390,9 @@ class RemoteDriver(SimDriver):
     def _job_edge(self, state: State, clock: FakeClock, host: StoreHost) -> JobEdge:
         self._background.host = host
         assert self.engine is not None
-        context = JobContext(state, clock, self._trial_dir, lambda text: None, self.world.scenario.retention)
+        context = JobContext(
+            state, self.memory, clock, self._trial_dir, lambda text: None, self.world.scenario.retention
+        )
         return self.backend.checkpoint_jobs(self.engine.wake, context).edge
 
     def _most_uncommitted(self) -> int:
@@ -400,14 +402,14 @@ class RemoteDriver(SimDriver):
         super()._turn(controller)
         if not self.left:
             why = self.backend.why_give_up()
-            if why and not controller.state.driver.draining:
+            if why and not controller.memory.draining:
                 controller.watches.end(why)
                 self.ending = True
                 self.world.ledger.told_to_end.add(controller.state.epoch)
 
     def make_durable(self) -> None:
         watches, clock = self.controller.watches, self.controller.edges.clock
-        self.backend.finish(self.state, lambda: watches.why_leave(clock.now()))
+        self.backend.finish(self.state, lambda: watches.why_leave(clock.now()), self.memory.draining)
 
     def _close(self, journal: SimJournal) -> None:
         try:

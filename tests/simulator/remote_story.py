@@ -45,9 +45,11 @@ import xxhash
 
 from holdfast.controller.opening import open_state
 from holdfast.core import events as ev
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
+from holdfast.journal import liveness
 from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.space.rng import Rng
+from holdfast.storage.local import AppendFile, RealDisk
 from simulator.audit import Audit
 from simulator.bucket import GIVEN_UP, MANIFEST
 from simulator.checkers import check_over, same_state
@@ -201,14 +203,14 @@ class RemoteSimulation(Simulation):
         newest = self._driver is driver
         self._bury(driver)
         if newest:
-            self._check_in_store(state)
+            self._check_in_store(state, driver.memory)
             if not driver.interrupted and not self._special:
                 self.finished = True
-                self.state = state
+                self.state, self.memory = state, driver.memory
 
-    def _check_in_store(self, state: State) -> None:
+    def _check_in_store(self, state: State, memory: DriverMemory) -> None:
         """A driver has left in order: all of its state is in the store (I9)."""
-        if state.running or (state.staged and not (state.driver.draining and state.driver.grace_over)):
+        if state.running or (state.staged and not (memory.draining and memory.grace_over)):
             raise Violation("I9", f"a driver has left with {state.staged} uncommitted and {state.running} running")
         try:
             same_state(state, self._state_in_store(), "what the driver claims, and what is in the store")
@@ -234,7 +236,7 @@ class RemoteSimulation(Simulation):
         self._excuse_lost_reports()
         audit = RemoteAudit(self.world.scenario, self.world, self._machines()).read(history)
         assert self.state is not None
-        check_over(audit, self.state, self._checkpoints(), "")
+        check_over(audit, self.state, self.memory, self._checkpoints(), "")
         self._check_contents(audit)
         return audit
 
@@ -300,6 +302,7 @@ def _patched(world: RemoteWorld) -> Iterator[None]:
 
     original = remote_backend.withdraw  # type: ignore[attr-defined]
     with contextlib.ExitStack() as stack:
+        stack.enter_context(_closing_files())
         for module in _CRASHPOINTS:
             stack.enter_context(mock.patch(f"{module}.crashpoint", world.crashpoint))
         for place in ("holdfast.journal.epoch.this_machine", "holdfast.controller.evidence.this_machine"):
@@ -307,6 +310,34 @@ def _patched(world: RemoteWorld) -> Iterator[None]:
         stack.enter_context(mock.patch("holdfast.journal.epoch._host", machine))
         stack.enter_context(mock.patch("holdfast.controller.remote_backend.withdraw", withdraw))
         yield
+
+
+@contextlib.contextmanager
+def _closing_files() -> Iterator[None]:
+    """Close what the drivers of a story have open. A killed one closes nothing, and no kernel does it in its place."""
+    files: list[AppendFile] = []
+    writers: list[str] = []
+
+    def open_append(disk: RealDisk, path: str) -> AppendFile:
+        files.append(opened(disk, path))
+        return files[-1]
+
+    def hold_lock(directory: str, writer: str) -> str:
+        writers.append(writer)
+        return liveness.hold_lock(directory, writer)
+
+    opened = RealDisk.open_append
+    with (
+        mock.patch.object(RealDisk, "open_append", open_append),
+        mock.patch("holdfast.journal.epoch.hold_lock", hold_lock),
+    ):
+        try:
+            yield
+        finally:
+            for file in files:
+                file.close()
+            for writer in writers:
+                liveness.drop_lock(writer)
 
 
 def scratch() -> str:

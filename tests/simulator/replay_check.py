@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from holdfast.core import events as ev
 from holdfast.core.plan import WAITS_IN_VAIN
 from holdfast.core.policies import Reconfigure, Resize, SchedulerRequest, Stop
-from holdfast.core.state import State, Stored, units
+from holdfast.core.state import DriverMemory, State, Stored, units
 from holdfast.core.transitions import apply
 from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
 from holdfast.search.replayable import (
@@ -71,9 +71,11 @@ class Retelling:
         self._scheduled = scheduled
         self._retention = scenario.retention
         self._state = State()
-        self._state.driver.capacity = units({"CPU": scenario.cpus})
+        self._memory = DriverMemory()
+        self._memory.capacity = units({"CPU": scenario.cpus})
         self._standing: list[Standing] = []
         self._knows_capacity = scenario.scheduler != "changing resources"
+        self._capacity_varies = scenario.capacity_varies
 
     def check(self, history: Iterable[Entry]) -> None:
         """Go through it once.
@@ -93,7 +95,7 @@ class Retelling:
             elif isinstance(event, ev.TrialStarted):
                 self._nothing_was_forgotten(event)
             apply(self._state, event, self._retention)
-            self._adapter.tell(self._state, event)
+            self._adapter.tell(self._state, self._memory, event)
             self._note_wishes(event.at)
 
     def _judged(self, event: ev.Reported) -> None:
@@ -102,14 +104,14 @@ class Retelling:
         def result() -> dict[str, Any]:
             return self._results(state, trial, event.metrics, event.dt, event.at, event.worker)
 
-        said = self._adapter.judge(state, trial, result)
+        said = self._adapter.judge(state, self._memory, trial, result)
         if said != (event.verdict, event.why):
             of_size = RESIZED in event.why or RESIZED in said[1]
             raise self._differs(of_size, f"{event}: a scheduler that was told all this once says {said}")
 
     def _differs(self, of_size: bool, text: str) -> Exception:
-        """Only a difference about the size of a trial, after a first driver has ended, has that excuse."""
-        excused = of_size and not self._knows_capacity and self._state.epoch > 1
+        """Only a difference about the size of a trial has that excuse, and not in the first driver of one machine."""
+        excused = of_size and not self._knows_capacity and (self._state.epoch > 1 or self._capacity_varies)
         return LostTrack() if excused else Violation("I5", text)
 
     def _ended(self, event: ev.TrialTerminated) -> None:
@@ -135,7 +137,7 @@ class Retelling:
                 continue
             if isinstance(wanted, Resize) and made_at <= self._state.epoch_at:
                 # How large the machine is, is not in the journal: a new driver that is told the past does not know.
-                self._adapter.tell(self._state, ev.TrialResized(event.at, event.n, wanted.request))
+                self._adapter.tell(self._state, self._memory, ev.TrialResized(event.at, event.n, wanted.request))
             else:
                 raise Violation("I5", f"{event}, and {wanted} was not granted though it could have been since {since}")
 

@@ -31,6 +31,8 @@ PASSING = 8
 """In one of so many stories nothing can tell a trial to stop."""
 BACKLOGS = (None, None, 0, 10, 25, 60)
 """Bytes that may wait to be committed, by the seed; a checkpoint has ten."""
+MORE_SAMPLES = 2
+"""The most samples that users of a story add."""
 LEARNING = 0.25
 """Share of the stories that have a searcher which learns."""
 
@@ -113,6 +115,11 @@ class Scenario:
         """How many bytes of checkpoints may wait to be committed; None: no limit."""
         return BACKLOGS[self.seed % len(BACKLOGS)]
 
+    @property
+    def capacity_varies(self) -> bool:
+        """Whether machines come and go."""
+        return False
+
     def with_scheduler(self, name: str) -> Scenario:
         """The same story with a scheduler of the roster."""
         wide = self.wide_trials and name not in NEED_EQUAL_TRIALS
@@ -145,13 +152,13 @@ class Scenario:
             scores=self.scores,
         )
 
-    def plan(self) -> VariantPlan:
-        """The search: a function of the seed alone."""
-        return VariantPlan(SPACE, seed=self.seed, num_samples=self.samples)
+    def plan(self, samples: int | None = None) -> VariantPlan:
+        """The search: a function of the seed alone, and of how many samples users want by now."""
+        return VariantPlan(SPACE, seed=self.seed, num_samples=samples or self.samples)
 
-    def configs(self) -> list[dict[str, Any]]:
+    def configs(self, samples: int | None = None) -> list[dict[str, Any]]:
         """The configurations of that search, in order."""
-        plan, configs, mark = self.plan(), [], None
+        plan, configs, mark = self.plan(samples), [], None
         while (variant := plan.next(mark)) is not None:
             configs.append(variant.config)
             mark = variant.mark

@@ -78,6 +78,7 @@ class Account:
     origin: Origin | None = None
     cause: str = ""  # of the error it ended with
     given_up: set[int] = field(default_factory=set)  # checkpoints that were lost before they were committed
+    user_stop: bool = False  # a user wants it to end
     told_before: int = 0  # rows of a life that the user ended, which stop rules forget when the next one starts
 
     def usable(self) -> list[Kept]:

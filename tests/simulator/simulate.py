@@ -42,8 +42,11 @@ Fault budget, the most that can happen in one story (``FaultBudget``); a story g
     slow_searches         a configuration takes seconds to come
     failed_callbacks      a user's callback raises when a trial has finished
 
-Not simulated: pages of one file that reach the disk out of order. Several machines and object stores have stories of
-their own (``remote_story``).
+In stories with ``--asking``, users stop trials and drivers, note, tag and add samples through request files
+(``users``): at any time, several at once, for drivers that are dead by then, and in files that are malformed.
+
+Not simulated: pages of one file that reach the disk out of order. Object stores have stories of their own
+(``remote_story``), and so have clusters (``cluster_story``).
 """
 
 from __future__ import annotations
@@ -54,7 +57,7 @@ import os
 from collections.abc import Callable
 from dataclasses import replace
 
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.errors import OwnershipError, StorageError
 from holdfast.space.rng import Rng
 from holdfast.testing.virtual_clock import Timeline
@@ -71,6 +74,7 @@ from simulator.process import DriverProcess
 from simulator.replay_check import Retelling, check_search
 from simulator.scenario import FaultBudget, Scenario, draw_budget, draw_scenario
 from simulator.schedulers_under_test import ROSTER
+from simulator.users import Users
 
 MAX_STEPS = 6000
 """Turns of all drivers of a story together; the liveness bound."""
@@ -89,6 +93,7 @@ class Simulation:
         seed: Which.
         budget: The most that may go wrong.
         change: May replace the drawn scenario by another one.
+        asking: Users ask the drivers for things.
 
     Attributes:
         log: What happened: time, driver, facts.
@@ -100,6 +105,8 @@ class Simulation:
         seed: int,
         budget: FaultBudget | None = None,
         change: Callable[[Scenario], Scenario] = lambda scenario: scenario,
+        *,
+        asking: bool = False,
     ) -> None:
         rng = Rng([20260, seed])
         scenario = change(draw_scenario(seed, rng))
@@ -110,10 +117,12 @@ class Simulation:
         self.timeline = Timeline()
         self.chaos = Chaos(rng, left, lambda: self.timeline.now)
         self.world = World(scenario, self.chaos, self.timeline)
+        self._users = Users(seed, self.world) if asking else None
         self.log: list[tuple[float, int, tuple[object, ...]]] = []
         self.finished = False
         self.steps = 0
         self.state: State | None = None
+        self.memory = DriverMemory()
         self._drivers: list[SimDriver] = []
         self._driver: SimDriver | None = None
         self._busy: set[int] = set()
@@ -121,6 +130,8 @@ class Simulation:
         self._special = scenario.restart != USUAL
         self._known: list[bytes] = []
         self._began: dict[int, float] = {}
+
+    max_steps = MAX_STEPS
 
     def run(self) -> Audit:
         """Tell the story to its end and check everything.
@@ -138,17 +149,20 @@ class Simulation:
         """Check what must hold when the story is over."""
         history = self._read_history()
         world = self.world
-        audit = Audit(world.scenario, world.ledger, world.store).read(history)
+        audit = self._make_audit().read(history)
         if world.scenario.scheduler:
             Retelling(world.scenario, audit.scheduled).check(history)
         if world.scenario.searcher:
             check_search(world.scenario, history, audit.told)
         assert self.state is not None
-        check_over(audit, self.state, world.store.checkpoints, ROOT)
+        check_over(audit, self.state, self.memory, world.store.checkpoints, ROOT)
         same_state(self.state, refold(ROOT, world.disk, world.scenario.retention), "the last driver, and the journal")
         if self.state.lived_s > world.ledger.lived_s + 1e-3:
             raise Violation("I5", f"{self.state.lived_s} s were lived, really {world.ledger.lived_s} s")
         return audit
+
+    def _make_audit(self) -> Audit:
+        return Audit(self.world.scenario, self.world.ledger, self.world.store)
 
     # --- the machine (process.Machine)
 
@@ -182,7 +196,7 @@ class Simulation:
         while not self.finished and (turns is None or turns > 0):
             turns = None if turns is None else turns - 1
             self.steps += 1
-            if self.steps > MAX_STEPS:
+            if self.steps > self.max_steps:
                 raise Violation("liveness", f"the story does not end: {self._where()}")
             if self._blackout:
                 self._lose_power()
@@ -196,8 +210,8 @@ class Simulation:
         driver = self._driver
         if driver is None or not driver.is_open:
             return "no driver is open"
-        state = driver.controller.state
-        return f"{state.counts}, session {vars(state.driver)}, search ended: {state.search_ended!r}"
+        state, memory = driver.controller.state, driver.controller.memory
+        return f"{state.counts}, memory {vars(memory)}, search ended: {state.search_ended!r}"
 
     def _start_driver(self) -> SimDriver:
         self.timeline.wall_offset += self.chaos.clock_jump_s()
@@ -210,6 +224,8 @@ class Simulation:
         self._drivers.append(driver)
         self._began[process.number] = self.timeline.now
         self.note(process, "starts:", resume)
+        if self._users is not None:
+            self._users.visit(driver)
         delay_s = self.chaos.interrupt_after_s()
         if delay_s is not None:
             self.timeline.later(delay_s, lambda: self._interrupt(driver))
@@ -270,10 +286,10 @@ class Simulation:
             self._bury(driver)
             if not newest:
                 return  # it was suspended on its way out, and somebody has continued meanwhile
-            check_claims(ROOT, world.disk, world.scenario.retention, state)
+            check_claims(ROOT, world.disk, world.scenario.retention, state, driver.memory)
             if not driver.interrupted and not self._special:
                 self.finished = True
-                self.state = state
+                self.state, self.memory = state, driver.memory
 
     def _bury(self, driver: SimDriver) -> None:
         """A driver is gone; the journal keeps what it wrote."""
@@ -330,9 +346,9 @@ class Simulation:
         self._known = found
 
 
-def repeat_line(seed: int, scheduler: str = "", searcher: str = "") -> str:
+def repeat_line(seed: int, scheduler: str = "", searcher: str = "", *, asking: bool = False) -> str:
     """What to type to see the story of a seed."""
-    line = f"python tests/simulator --seed {seed} --verbose"
+    line = f"python tests/simulator --seed {seed} --verbose{' --asking' if asking else ''}"
     line += f" --scheduler {scheduler!r}" if scheduler else ""
     return line + (f" --searcher {searcher!r}" if searcher else "")
 
@@ -358,16 +374,19 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--count", type=int, default=1, help="tell so many stories, beginning with this seed")
     parser.add_argument("--scheduler", choices=sorted(ROSTER), default="", help="instead of the one that was drawn")
     parser.add_argument("--searcher", choices=sorted(SEARCHERS), default="", help="instead of the one that was drawn")
+    parser.add_argument("--asking", action="store_true", help="users ask the drivers for things")
     parser.add_argument("--verbose", action="store_true", help="print what happens")
     options = parser.parse_args(arguments)
     logging.getLogger("holdfast").addHandler(logging.NullHandler())
     for seed in range(options.seed, options.seed + options.count):
-        simulation = Simulation(seed, change=with_policies(options.scheduler, options.searcher))
+        change = with_policies(options.scheduler, options.searcher)
+        simulation = Simulation(seed, change=change, asking=options.asking)
         try:
             simulation.run()
         except Exception as error:
             _print_story(simulation)
-            print(f"{type(error).__name__}: {error}\n{repeat_line(seed, options.scheduler, options.searcher)}")
+            line = repeat_line(seed, options.scheduler, options.searcher, asking=options.asking)
+            print(f"{type(error).__name__}: {error}\n{line}")
             return 1
         if options.verbose:
             _print_story(simulation)

@@ -105,11 +105,11 @@ def make_setup(root: str, **fields: Any) -> Setup:
 
 
 @contextlib.contextmanager
-def driving(make: MakeEngine) -> Iterator[ContractDriver]:
-    """An open engine, closed at the end."""
+def driving(make: MakeEngine, **fields: Any) -> Iterator[ContractDriver]:
+    """An open engine, closed at the end; ``fields`` are of its setup."""
     with tempfile.TemporaryDirectory() as root:
         engine = make()
-        engine.open(make_setup(root))
+        engine.open(make_setup(root, **fields))
         try:
             yield ContractDriver(engine)
         finally:
@@ -224,6 +224,28 @@ def check_halt_with_grace_lets_a_stopped_attempt_unwind(make: MakeEngine) -> Non
         assert isinstance(driver.end_of(0), Stopped)
 
 
+def check_nothing_is_told_of_an_attempt_after_its_end(make: MakeEngine) -> None:
+    with driving(make) as driver:
+        driver.answers[0, 1] = ""
+        driver.launch(0, ["report", {"old": True}], ["report", {"old": True}])
+        driver.until(lambda: driver.reports_of(0))
+        driver.engine.halt(0, 1, 0.0)
+        end = driver.end_of(0)
+        driver.launch(0, *(["report", {"old": False}] for _ in range(5)), attempt=2)
+        driver.engine.reply(0, 1, Decision(1))
+        assert isinstance(driver.end_of(0, 2), Returned)
+        later = driver.seen[driver.seen.index(end) + 1 :]
+        assert {o.attempt for o in later if isinstance(o, (Report, *_ENDS))} == {2}
+        assert [report.metrics for report in driver.reports_of(0)] == [{"old": True}] + [{"old": False}] * 5
+
+
+def check_unequal_requests_run_after_one_another(make: MakeEngine) -> None:
+    with driving(make) as driver:
+        for n, cpus in enumerate((1.0, 2.0, 0.5, 2.0, 1.0)):
+            driver.launch(n, ["report", {}], resources={"CPU": cpus})
+            assert isinstance(driver.end_of(n), Returned)
+
+
 def check_nothing_happens_to_attempts_that_are_not_there(make: MakeEngine) -> None:
     with driving(make) as driver:
         driver.launch(0, ["report", {}])
@@ -277,6 +299,8 @@ CHECKS: list[Callable[[MakeEngine], None]] = [
     check_a_dead_process_is_told_once_after_its_last_report,
     check_halt_ends_an_attempt_that_hangs,
     check_halt_with_grace_lets_a_stopped_attempt_unwind,
+    check_nothing_is_told_of_an_attempt_after_its_end,
+    check_unequal_requests_run_after_one_another,
     check_nothing_happens_to_attempts_that_are_not_there,
     check_save_soon_reaches_the_attempt,
     check_wake_ends_a_poll_from_another_thread,

@@ -20,7 +20,7 @@ import msgspec
 
 from holdfast.core import events as ev
 from holdfast.core.plan import finished
-from holdfast.core.state import State
+from holdfast.core.state import DriverMemory, State
 from holdfast.core.transitions import apply
 from holdfast.schedulers.base import TrialScheduler
 from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
@@ -76,9 +76,9 @@ class Trials:
 class _FrozenAdapter(SchedulerAdapter):
     """Sees that a question changes nothing."""
 
-    def choose(self, state: State, fits: Callable[[int], bool]) -> int | None:
+    def choose(self, state: State, memory: DriverMemory, fits: Callable[[int], bool]) -> int | None:
         before = self.get_state()
-        chosen = super().choose(state, fits)
+        chosen = super().choose(state, memory, fits)
         assert before == self.get_state(), "choose_trial_to_run has changed what get_state returns"
         return chosen
 
@@ -109,7 +109,9 @@ class WatchedExperiment(VirtualExperiment):
         points = self.run()
         assert self.last is not None
         left = {trial.n: trial.status for trial in self.last.state.unfinished()}
-        assert finished(self.last.state), f"nothing can happen any more, and these have not ended: {left}"
+        assert finished(self.last.state, self.last.memory), (
+            f"nothing can happen any more, and these have not ended: {left}"
+        )
         return points
 
 

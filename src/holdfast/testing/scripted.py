@@ -3,6 +3,8 @@
 ``config["script"]`` is a list of steps, each a list of a word and its arguments:
 
     report METRICS     report, wait for the decision; a decision other than "go" ends the script as Stopped
+    stage NAME TEXT    leave a directory NAME with a file that has this text, and report it as a sealed stage
+    append FILE TEXT   append this text to a file in the trial's directory
     await_save         wait for SaveRequest, then report {"saved": True}
     print TEXT         print a line
     raise TEXT         end as Raised
@@ -19,10 +21,12 @@ import time
 from typing import Any
 
 from holdfast.core.events import ErrorFacts
-from holdfast.core.observations import Raised, Report, Returned, Stopped
+from holdfast.core.observations import Raised, Report, Returned, SealedStage, Stopped
 from holdfast.trainable.worker_messages import Channel, Decision, Quit, Run, SaveRequest, Setup
 
 SCRIPTED_RUNNER = "holdfast.testing.scripted:run_attempts"
+STAGED = "staged.txt"
+"""The file in a directory that the word ``stage`` leaves."""
 
 
 def run_attempts(setup: Setup, channel: Channel) -> None:
@@ -39,6 +43,7 @@ class _Attempt:
     def __init__(self, setup: Setup, run: Run, channel: Channel) -> None:
         self._who = (run.n, run.attempt, setup.worker)
         self._steps: list[list[Any]] = run.config["script"]
+        self._trial_dir = os.path.join(setup.root, run.trial_dir)
         self._channel = channel
         self._ordinal = 0
         self._save_soon = False
@@ -48,10 +53,17 @@ class _Attempt:
             if word == "raise":
                 self._channel.send(Raised(*self._who, ErrorFacts("RuntimeError", arguments[0])))
                 return
-            if word == "report" and not self._report(arguments[0]):
+            goes_on = True
+            if word == "report":
+                goes_on = self._report(arguments[0])
+            elif word == "stage":
+                goes_on = self._report({}, self._stage(*arguments))
+            if not goes_on:
                 self._channel.send(Stopped(*self._who))
                 return
-            if word == "await_save":
+            if word == "append":
+                self._append(*arguments)
+            elif word == "await_save":
                 self._await_save()
             elif word == "print":
                 print(*arguments)
@@ -61,9 +73,20 @@ class _Attempt:
                 time.sleep(1e6)
         self._channel.send(Returned(*self._who))
 
-    def _report(self, metrics: dict[str, Any]) -> bool:
+    def _append(self, name: str, text: str) -> None:
+        os.makedirs(self._trial_dir, exist_ok=True)
+        with open(os.path.join(self._trial_dir, name), "a") as file:
+            file.write(text)
+
+    def _stage(self, name: str, text: str) -> SealedStage:
+        os.makedirs(os.path.join(self._trial_dir, name))
+        with open(os.path.join(self._trial_dir, name, STAGED), "w") as file:
+            file.write(text)
+        return SealedStage(name, 1, len(text), False)
+
+    def _report(self, metrics: dict[str, Any], sealed: SealedStage | None = None) -> bool:
         self._ordinal += 1
-        self._channel.send(Report(*self._who, self._ordinal, 0.0, metrics))
+        self._channel.send(Report(*self._who, self._ordinal, 0.0, metrics, sealed))
         while True:
             message = self._channel.receive()
             if isinstance(message, Decision):

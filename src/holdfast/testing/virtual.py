@@ -25,7 +25,7 @@ from holdfast.core.decide import decide_all
 from holdfast.core.plan import finished
 from holdfast.core.policies import Policies, Rules, Scheduler, ignore
 from holdfast.core.retention import Retention
-from holdfast.core.state import State, Trial
+from holdfast.core.state import DriverMemory, State, Trial
 from holdfast.core.transitions import apply
 from holdfast.core.turn import Turn
 from holdfast.schedulers.base import TrialScheduler
@@ -41,6 +41,7 @@ from holdfast.views.trials import ExperimentInfo
 
 PREFIX = "cafe5"
 RETENTION = Retention(num_to_keep=1)
+LOOKAHEAD = 16  # trials that are created before there is room for them, unless the scheduler wants more
 TURNS_AT_ONCE = 10_000  # turns at one moment of virtual time; more would be a loop without end
 
 
@@ -126,11 +127,13 @@ class VirtualExperiment:
         return VirtualDriver(self)
 
     def rules(self) -> Rules:
+        """The settings of the core that follow from the fields."""
         learns = self.searcher is not None
+        ahead = 0 if self.scheduler is None else getattr(self.scheduler(), "trials_ahead", 0)
         return Rules(
             retention=RETENTION,
             max_failures=self.max_failures,
-            lookahead=1 if learns else 16,
+            lookahead=1 if learns else max(LOOKAHEAD, ahead),
             searcher_learns=learns,
         )
 
@@ -183,6 +186,7 @@ class VirtualDriver:
 
     Attributes:
         state: What it knows of the trials.
+        memory: What it knows for now.
         adapter: What stands between the core and the scheduler; None without one.
     """
 
@@ -193,6 +197,7 @@ class VirtualDriver:
         self.adapter = self._make_adapter()
         self._search = self._make_search()
         self.state = self._open()
+        self.memory = DriverMemory()
         self._queue: list[tuple[float, int, ob.Observation]] = []
         self._order = 0
         self._program: dict[int, tuple[int, Any]] = {}  # running trial -> step and state
@@ -272,7 +277,7 @@ class VirtualDriver:
         if state.trials:
             start.append(ob.Resumed(lost="the driver was killed"))
         self._settle(start)
-        while not finished(state):
+        while not finished(state, self.memory):
             if own.kill_every and len(own._points) - self._born >= own.kill_every:
                 return False
             observations = self._next()
@@ -290,7 +295,7 @@ class VirtualDriver:
         if self._queue:
             own._at, _, first = heapq.heappop(self._queue)
             return [first]
-        held = [until for until in self.state.driver.held_until.values() if until > own._at]
+        held = [until for until in self.memory.held_until.values() if until > own._at]
         if not held:
             return None
         own._at = min(held)  # somebody who has failed waits before it is tried again
@@ -304,7 +309,7 @@ class VirtualDriver:
         """Turns until nothing more happens at this moment."""
         for _ in range(TURNS_AT_ONCE):
             self._told: list[ob.Observation] = []
-            turn = Turn(self.state, self.policies, self._own._at, self.watch)
+            turn = Turn(self.state, self.memory, self.policies, self._own._at, self.watch)
             decide_all(turn, observations)
             for event in turn.events:
                 if isinstance(event, ev.Reported) and not self.state.trials[event.n].again:

@@ -63,7 +63,9 @@ class FakeClock:
         self._woken = woken
 
     def now(self) -> float:
+        """Seconds since 1970, as this clock shows them."""
         return self._base + self._timeline.now
 
     def sleep(self, seconds: float) -> None:
+        """Let simulated time pass; returns at once in real time."""
         self._timeline.pass_time(seconds, self._woken)
