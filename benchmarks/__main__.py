@@ -22,6 +22,9 @@ WORKLOADS = (
     "scaling",
     "reopen",
     "trial_history",
+    "following",
+    "live_page",
+    "painting",
     "worker_kill",
     "driver_kill",
     "checkpoint",
@@ -29,6 +32,7 @@ WORKLOADS = (
     "store_checkpoints",
     "sleepers",
     "robustness",
+    "cluster",
 )
 
 

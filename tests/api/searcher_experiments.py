@@ -64,7 +64,7 @@ def tpe() -> OptunaSearch:
 SEARCHES = {
     "tpe": Search(tpe, MIXED),
     "cma-es": Search(lambda: OptunaSearch(sampler=samplers().CmaEsSampler(popsize=3)), NUMBERS),
-    "gp": Search(lambda: OptunaSearch(sampler=samplers().GPSampler(n_startup_trials=3)), NUMBERS, needs="torch"),
+    "gp": Search(lambda: OptunaSearch(sampler=samplers().GPSampler(n_startup_trials=8)), NUMBERS, needs="torch"),
     "nsga-ii": Search(
         lambda: OptunaSearch(
             metric=["loss", "size"], mode=["min", "max"], sampler=samplers().NSGAIISampler(population_size=3)
@@ -90,7 +90,7 @@ SEARCHES = {
     "dehb": Search(
         lambda: DEHBSearch(max_t=STEPS, reduction_factor=2), MIXED, needs="holdfast", scheduler=DEHBScheduler
     ),
-    "bayesopt": Search(lambda: BayesOptSearch(random_search_steps=3), NUMBERS, needs="bayes_opt"),
+    "bayesopt": Search(lambda: BayesOptSearch(random_search_steps=8), NUMBERS, needs="bayes_opt"),
     "nevergrad": Search(lambda: NevergradSearch("OnePlusOne"), MIXED, needs="nevergrad"),
     "zoopt": Search(lambda: ZOOptSearch(budget=TRIALS), HYPEROPT, needs="zoopt"),
 }

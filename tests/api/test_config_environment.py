@@ -37,6 +37,8 @@ SETTINGS = [
     ("RAY_TRAIN_COUNT_PREEMPTION_AS_FAILURE", "count_preemption_as_failure", False, "1", True),
     ("RAY_TUNE_CALLBACKS", "callbacks", (), "a.b.C, d.E,", ("a.b.C", "d.E")),
     ("RAY_AIR_FULL_TRACEBACKS", "full_tracebacks", False, "1", True),
+    ("HOLDFAST_RAY_ADDRESS", "ray_address", None, "10.0.0.7:6379", "10.0.0.7:6379"),
+    ("RAY_ADDRESS", "ray_address", None, "auto", "auto"),
     ("_TEST_TUNE_TRIAL_UUID", "trial_id_prefix", None, "abcde", "abcde"),
 ]
 

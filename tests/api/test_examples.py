@@ -22,7 +22,7 @@ import holdfast as tune
 PROJECT = Path(__file__).parents[2]
 EXAMPLES = sorted((PROJECT / "examples").glob("*.py"))
 PAGES = [PROJECT / "README.md", PROJECT / "docs" / "index.md", *sorted((PROJECT / "docs" / "guides").glob("*.md"))]
-WITHOUT_CODE = {"index.md", "environment-variables.md"}
+WITHOUT_CODE = {"index.md", "environment-variables.md", "live-page.md"}
 TIMEOUT_S = 120.0
 
 _FENCE = re.compile(r"^```(?P<info>[^\n`]+)\n(?P<body>.*?)^```$", re.MULTILINE | re.DOTALL)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -13,6 +15,7 @@ import pytest
 import holdfast as tune
 from holdfast.cli.main import main
 from holdfast.controller.opening import open_state
+from holdfast.controller.user_requests import set_samples
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.journal.reader import read_journal
@@ -195,13 +198,70 @@ def test_a_population_cannot_be_without_end(make_tuner: Make, root: Path) -> Non
         tune.Tuner.restore(root, tune_config=tune.TuneConfig(num_samples=-1))
 
 
+def ask_for(root: Path, number: int, answers: list[str]) -> Callable[[], None]:
+    """Ask for more samples when the experiment runs; whatever the answer is, let its trials end."""
+
+    def ask() -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while time.monotonic() < deadline:
+            try:
+                answers.append(set_samples(root, number, wait_s=DEADLINE_S))
+                break
+            except tune.TuneError as error:
+                if "No driver" not in str(error) and "no experiment" not in str(error):
+                    answers.append(str(error))
+                    break
+            time.sleep(0.02)
+        (root.parent / "go").touch()
+
+    return ask
+
+
+def train_when_told(config: dict[str, Any]) -> dict[str, Any]:
+    while not os.path.exists(config["go"]):
+        time.sleep(0.01)
+    return {"loss": config["x"]}
+
+
+LIVE = {
+    "variants": ({}, 5, "num_samples=5"),
+    "searcher": ({"search_alg": "counting"}, 5, "num_samples=5"),
+    "population": ({"scheduler": "pbt"}, -1, "needs a size, and num_samples=-1"),
+    "smaller": ({}, 1, "may only grow"),
+}
+
+
+@pytest.mark.parametrize("kind", LIVE)
+def test_a_running_experiment_is_asked_for_more(make_tuner: Make, root: Path, kind: str) -> None:
+    given, number, said = LIVE[kind]
+    policies = {
+        "counting": lambda: Counting(),
+        "pbt": lambda: PopulationBasedTraining(hyperparam_mutations={"x": tune.uniform(0, 1)}),
+    }
+    settings = {name: policies[value]() for name, value in given.items()}
+    space = {**({} if "search_alg" in given else SPACE), "go": str(root.parent / "go")}
+    tuner = make_tuner(train_when_told, space, num_samples=2, metric="loss", mode="min", **settings)
+    answers: list[str] = []
+    asking = threading.Thread(target=ask_for(root, number, answers))
+    asking.start()
+    grid = tuner.fit()
+    asking.join()
+    assert len(answers) == 1
+    assert said in answers[0]
+    assert len(grid) == (5 if number == 5 else 2)
+    assert not grid.errors
+    assert [change.request != "" for change in changes(root)] == [True] * (number == 5)
+    assert len(tuner.fit()) == len(grid)  # this Tuner knows of the change, and so does a restore
+    assert len(tune.Tuner.restore(root).fit()) == len(grid)
+
+
 def test_a_tuner_that_was_made_before_somebody_else_changed_the_settings_is_refused(
     make_tuner: Make, root: Path
 ) -> None:
     make_tuner(train, SPACE, num_samples=1).fit()
     old = tune.Tuner.restore(root)
     tune.Tuner.restore(root, tune_config=tune.TuneConfig(num_samples=2)).fit()
-    with pytest.raises(tune.TuneError, match=r"changed by another driver.*Tuner.restore"):
+    with pytest.raises(tune.TuneError, match=r"changed by another driver.*Create the Tuner again"):
         old.fit()
     assert len(tune.Tuner.restore(root).fit()) == 2
 

@@ -13,7 +13,8 @@ def measure(config: dict[str, Any]) -> dict[str, float]:
 
 def test_results_are_a_table_with_the_best_first(make_tuner):
     grid = make_tuner(measure, {"x": tune.grid_search([3, 1, 2])}, metric="loss", mode="min").fit()
-    html = grid._repr_html_()
+    html, _, page = grid._repr_html_().partition("<details>")
+    assert "<iframe" in page
     assert html.count("<tr>") == 4
     rows = html.split("<tr>")[2:]
     assert [row.count("TERMINATED") for row in rows] == [1, 1, 1]

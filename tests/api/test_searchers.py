@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from experiment_tools import Drivers
 from searcher_experiments import SEARCHES, TRIALS
+from warm_drivers import WarmDrivers
 
 import holdfast as tune
 from holdfast.core import events as ev
@@ -38,11 +39,12 @@ def endings(root: Path) -> list[tuple[int, str]]:
     return [(event.n, type(event).__name__) for event in events(root) if isinstance(event, ends)]
 
 
-def live(drivers: Drivers, root: Path, name: str, **environment: str) -> tuple[int, str]:
-    """One driver's life: exit code and output."""
-    return drivers.start(
-        f"import searcher_experiments\nsearcher_experiments.live({str(root)!r}, {name!r})\n", **environment
-    ).end()
+def live(drivers: Drivers, root: Path, name: str, modules: Path | None = None, **environment: str) -> tuple[int, str]:
+    """One driver's life: exit code and output; ``modules`` is where it lists what it had imported."""
+    code = f"import searcher_experiments\nsearcher_experiments.live({str(root)!r}, {name!r})\n"
+    if modules is not None:
+        code += f"import warm_drivers\nwarm_drivers.list_modules({str(modules)!r})\n"
+    return drivers.start(code, **environment).end()
 
 
 @pytest.mark.slow
@@ -50,11 +52,12 @@ def live(drivers: Drivers, root: Path, name: str, **environment: str) -> tuple[i
     ("name", "snapshots"), [*((name, False) for name in SEARCHES), ("tpe", True), ("cma-es", True), ("sobol", True)]
 )
 def test_an_experiment_killed_every_few_events_tries_the_same_configurations(
-    drivers: Drivers, storage: Path, name: str, snapshots: bool
+    drivers: Drivers, storage: Path, tmp_path: Path, name: str, snapshots: bool
 ) -> None:
+    """The driver that nobody kills is a fresh process: were a choice to depend on the order of a set, it would show."""
     pytest.importorskip(SEARCHES[name].needs)
-    whole, killed = storage / "whole", storage / "killed"
-    code, output = live(drivers, whole, name)
+    whole, killed, modules = storage / "whole", storage / "killed", tmp_path / "modules"
+    code, output = live(drivers, whole, name, modules)
     assert code == 0, output
     assert len(endings(whole)) == TRIALS
 
@@ -62,14 +65,15 @@ def test_an_experiment_killed_every_few_events_tries_the_same_configurations(
     if snapshots:
         crash["TUNE_GLOBAL_CHECKPOINT_S"] = "0"
     lives = 0
-    while True:
-        code, output = live(drivers, killed, name, **crash)
-        lives += 1
-        assert code in (0, -9), output
-        assert "does not give the same suggestions" not in output, output
-        if code == 0:
-            break
-        assert lives < MAX_LIVES
+    with WarmDrivers(tmp_path, name, modules) as warm:
+        while True:
+            code, output = warm.live(killed, **crash)
+            lives += 1
+            assert code in (0, -9), output
+            assert "does not give the same suggestions" not in output, output
+            if code == 0:
+                break
+            assert lives < MAX_LIVES
     assert lives > 4
     assert configurations(killed) == configurations(whole)
     assert endings(killed) == endings(whole)

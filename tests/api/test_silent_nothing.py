@@ -1,4 +1,4 @@
-"""What works but cannot be what was meant is pointed out once: in the output of fit(), and as a warning."""
+"""What works but cannot be what was meant is pointed out once: in the output of fit(), or as a warning without one."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from holdfast.messages.warn import ExperimentWarning
 
 @pytest.fixture
 def fit(make_tuner, caplog):
-    """Runs an experiment; the results, what was warned of, and what the output says."""
+    """Runs an experiment without a display; the results, what was warned of, and what the log says."""
 
     def run(trainable, space=None, **fields):
         with warnings.catch_warnings(record=True) as caught:
@@ -51,7 +51,7 @@ def test_a_function_that_neither_reports_nor_returns_is_pointed_out(fit):
     (text,) = texts
     assert "train has reported nothing and returned nothing in 5 of 5 trials (train_" in text
     assert "tune.report({'loss': loss})" in text
-    assert output.count("has reported nothing") == 1
+    assert output == ""
 
 
 def test_a_function_that_returns_or_yields_is_not_pointed_out(fit):
@@ -90,7 +90,7 @@ def test_a_metric_that_is_no_number_is_pointed_out(fit, value, kind):
     (text,) = texts
     assert f"The metric 'loss' is a {kind} in train_" in text
     assert "not a number" in text
-    assert output.count("not a number") == 1
+    assert output == ""
 
 
 def test_a_metric_that_is_always_nan_is_pointed_out_with_its_trials(fit):
@@ -103,7 +103,7 @@ def test_a_metric_that_is_always_nan_is_pointed_out_with_its_trials(fit):
     (text,) = texts
     first, second = grid[0].trial_id, grid[1].trial_id
     assert f"'eval/loss' was NaN in every report of 2 of 4 trials (train_{first}, train_{second})" in text
-    assert output.count("was NaN") == 1
+    assert output == ""
 
 
 def test_a_metric_without_a_mode_is_pointed_out(fit):
@@ -111,7 +111,7 @@ def test_a_metric_without_a_mode_is_pointed_out(fit):
     (text,) = texts
     assert "TuneConfig(metric='loss') has no mode" in text
     assert "get_best_result() needs mode='min' or mode='max'" in text
-    assert output.count("has no mode") == 1
+    assert output == ""
 
 
 def test_a_mode_without_a_metric_is_pointed_out(fit):
@@ -137,7 +137,7 @@ def test_a_large_report_is_pointed_out_with_its_largest_values(fit):
     (text,) = texts
     assert "has reported 2.0 MB at once; the largest values are 'losses' (1.8 MB), 'text' (0.2 MB)" in text
     assert "checkpoint" in text
-    assert output.count("at once") == 1
+    assert output == ""
 
 
 def test_a_report_below_the_limit_is_not_pointed_out(fit):
@@ -198,6 +198,9 @@ def silent(config):
 def half(config):
     return {{"loss": 1.0}}
 
+def text(config):
+    return {{"loss": "1.0"}}
+
 run_config = tune.RunConfig(storage_path=sys.argv[1], engine=tune.LocalEngine(cpus=1))
 tune.Tuner({function}, tune_config=tune.TuneConfig({settings}), run_config=run_config).fit()
 """
@@ -213,6 +216,22 @@ def test_a_person_at_a_terminal_is_told_once(tmp_path, function, settings, words
     assert "finished: 1/1 trials" in shown
     last = shown[shown.rindex("\x1b[?25h") :] if words == "has reported nothing" else shown
     assert last.count(words) == 1, shown
+
+
+@pytest.mark.parametrize("verbose", [0, 1, 2])
+@pytest.mark.parametrize(
+    ("function", "settings", "words"),
+    [
+        ("silent", "", "has reported nothing"),
+        ("half", "metric='loss'", "has no mode"),
+        ("text", "metric='loss', mode='min'", "not a number"),
+    ],
+)
+def test_who_reads_the_output_of_a_script_is_told_once(tmp_path, function, settings, words, verbose):
+    script = SILENT.format(function=function, settings=settings).replace("(storage", f"(verbose={verbose}, storage")
+    command = [sys.executable, "-c", script, str(tmp_path)]
+    done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True)
+    assert done.stdout.count(words) == 1, done.stdout
 
 
 def in_terminal(script, *arguments):

@@ -120,6 +120,14 @@ def test_arguments_of_a_class_that_has_none_are_refused() -> None:
         FIFOScheduler(1)
 
 
+def test_arguments_that_need_a_name_say_so() -> None:
+    words = r"Tuner\(\) takes 1 argument without a name, got 2. Name the others: param_space=..."
+    with pytest.raises(InvalidTypeError, match=words):
+        tune.Tuner(print, {"x": 1})  # type: ignore[misc]
+    with pytest.raises(TypeError):
+        tune.Tuner(print, {"x": 1}, 2)  # type: ignore[misc]
+
+
 def test_a_users_own_subclass_may_take_what_it_likes() -> None:
     class Mine(ASHAScheduler):
         def __init__(self, patience: int, **others: Any) -> None:

@@ -30,8 +30,12 @@ def _no_credentials_of_this_machine(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     for name in agent_client.credentials(os.environ):
         monkeypatch.delenv(name)
     monkeypatch.setenv("HOME", str(tmp_path))
+    # One of its own: a thread that another test has left may ask for something at any time, and the agent that is
+    # started for it knows no credentials, or others.
+    agents = agent_client._Agents()
+    monkeypatch.setattr(agent_client, "_agents", agents)
     yield
-    agent_client._agents.stop()
+    agents.stop()
 
 
 @pytest.fixture

@@ -231,7 +231,7 @@ def test_the_cloud_example_keeps_the_best_five_and_is_resumed_under_its_name(
 
 
 def test_the_address_of_a_cluster_is_an_error_that_names_it(machine: Machine) -> None:
-    """As the guide has it. Clusters need an engine for several nodes."""
+    """As the guide has it, without Ray, which the engine for clusters needs."""
     block = 'from holdfast.compat import ray\nray.init(address="<cluster>")'
     ran = machine.run(block, fails=True, cluster="10.0.0.1:6379")
     assert "10.0.0.1:6379" in ran.err
