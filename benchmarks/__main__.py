@@ -19,6 +19,7 @@ WORKLOADS = (
     "first_trial",
     "noop_trials",
     "reports",
+    "paced_reports",
     "scaling",
     "reopen",
     "trial_history",
