@@ -14,7 +14,6 @@ import platform
 import socket
 import sys
 import threading
-import time
 import traceback
 from collections.abc import Callable
 from functools import partial
@@ -143,8 +142,7 @@ class Bridge:
         if len(order.bundles) > 1:
             from ray.util.placement_group import placement_group
 
-            bundles = [{_ray_name(name): amount for name, amount in bundle.items()} for bundle in order.bundles]
-            group = self._groups[order.worker] = placement_group(bundles, strategy=order.strategy)
+            group = self._groups[order.worker] = placement_group(order.bundles, strategy=order.strategy)
             self._when_done(group.ready(), partial(self._place_in, order, group))
         else:
             self._create(order, self._affinity(order.node) if order.node else "DEFAULT", order.request)
@@ -252,10 +250,6 @@ def _raylet() -> int:
     return parent.pid if parent is not None and parent.name == "raylet" else 0
 
 
-def _ray_name(name: str) -> str:
-    return name
-
-
 def _shortened(text: str) -> str:
     lines = [line for line in text.splitlines() if line.strip()]
     return "\n".join(lines[:12])[:2000]
@@ -280,8 +274,6 @@ def main() -> None:
     try:
         Bridge(sock).serve()
     finally:
-        with contextlib.suppress(Exception):
-            time.sleep(0)
         os._exit(0)  # Ray's own shutdown may wait for a head that is gone; leaving is enough
 
 
