@@ -89,7 +89,7 @@ quickstart: $(VENV)/.quickstart  ## run a real small experiment, kill it, resume
 # The cluster's machines mostly wait for one another, so the first target takes as long as the other three together.
 test: $(VENV)/.servers $(VENV)/.browser $(VENV)/.integrations $(VENV)/.docs  ## all tests
 	$(MAKE) --no-print-directory --jobs 2 --output-sync=target test-ray check test-hebo test-trackers
-	$(PYTEST) --durations=25 $$(test ! -e $(TRACKERS)/.installed || echo --ignore=tests/trackers)
+	$(PYTEST) --durations=50 --junitxml=build/test-results.xml -r s $$(test ! -e $(TRACKERS)/.installed || echo --ignore=tests/trackers)
 
 test-fast: $(VENV)/.test  ## without the slow ones; those of stores only if the servers are installed
 	$(PYTEST) -m "not slow"
