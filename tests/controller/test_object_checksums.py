@@ -176,7 +176,9 @@ def test_a_swap_of_two_files_is_noticed(root: Path, capsys: pytest.CaptureFixtur
 
 
 def unfinished(root: Path) -> None:
-    """Let the trials of a finished experiment run again."""
+    """Let the trials of a finished experiment run again, as if they never had."""
+    for folder in root.glob("train_*"):
+        shutil.rmtree(folder)
     shutil.rmtree(root / ".holdfast" / "journal")
     shutil.rmtree(root / ".holdfast" / "epochs")
     shutil.rmtree(root / ".holdfast" / "snapshots", ignore_errors=True)

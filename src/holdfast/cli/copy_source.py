@@ -22,6 +22,7 @@ from holdfast.checkpoints.tree import TreeListing, refuse_links, remove_quietly,
 from holdfast.cli.log_places import is_log
 from holdfast.cli.verify_store import read_parts
 from holdfast.controller.evidence import Known, Unknown, records_lost, unknown_checkpoints, unknown_in_store
+from holdfast.controller.lost_reports import lost_reports, reports_lost
 from holdfast.controller.opening import open_state
 from holdfast.controller.remote_experiment import Remote
 from holdfast.controller.spec import PRIVATE, Root, read_spec
@@ -102,11 +103,14 @@ def refuse_live(shown: str, owner: Holder | None, what: str) -> None:
 def read_history(root: Root) -> History:
     """The experiment as its journal has it: trials that were running are shown as such."""
     spec = read_spec(root)
-    state = open_state(root.path, spec.retention).state
+    opened = open_state(root.path, spec.retention)
+    state = opened.state
     if root.remote is None:
         found = unknown_checkpoints(root.path, Known(state, spec.uid, finished=True))
         if found:
             raise records_lost(root.shown, found, state)
+        if not opened.is_vouched and (more := lost_reports(root.path, state, spec.uid, created_at=spec.created_at)):
+            raise reports_lost(root.shown, more)
     return History(state, info_from(root, spec), spec=spec)
 
 

@@ -7,7 +7,8 @@ import shlex
 
 from holdfast.cli.copy_source import refuse_live
 from holdfast.cli.printing import confirmed, say
-from holdfast.controller.evidence import Known, unknown_checkpoints
+from holdfast.controller.evidence import Known, Unknown, unknown_checkpoints
+from holdfast.controller.lost_reports import LostReports, lost_reports
 from holdfast.controller.opening import open_state
 from holdfast.controller.rebuild import Rebuilt, rebuild
 from holdfast.controller.remote_experiment import Remote, remote_of
@@ -35,8 +36,8 @@ def run(arguments: argparse.Namespace) -> int:
         for found in verify_journal(root.path)
         if found.level == "damage"
     ]
-    unknown = [] if damage else _unknown(root, spec)
-    if not damage and not unknown:
+    unknown, more = ([], []) if damage else _unrecorded(root, spec)
+    if not damage and not unknown and not more:
         say(
             f"The journal of {root.path} is whole: there is nothing to repair.",
             "Damaged checkpoints need no repair, trials fall back to older ones; to find them: "
@@ -47,8 +48,10 @@ def run(arguments: argparse.Namespace) -> int:
     say(
         *_some([f"  {text}" for text in damage], "damaged place"),
         *_some(
-            [f"  {place}: the journal has lost the record of this checkpoint" for place in unknown], "such checkpoint"
+            [f"  {found.place}: the journal has lost the record of this checkpoint" for found in unknown],
+            "such checkpoint",
         ),
+        *_some([f"  {found.file}: {found.text}" for found in more], "such file"),
     )
     say(
         "A repair copies journal, epochs and snapshots to .holdfast/damaged-<n>, truncates the journal before the "
@@ -77,10 +80,13 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _unknown(root: Root, spec: Spec) -> list[str]:
-    """Checkpoints that the journal does not know, though it is whole as far as anybody has said."""
-    state = open_state(root.path, spec.retention).state
-    return [found.place for found in unknown_checkpoints(root.path, Known(state, spec.uid, finished=True))]
+def _unrecorded(root: Root, spec: Spec) -> tuple[list[Unknown], list[LostReports]]:
+    """What files tell and the journal does not know, though it is whole as far as anybody has said."""
+    opened = open_state(root.path, spec.retention)
+    unknown = unknown_checkpoints(root.path, Known(opened.state, spec.uid, finished=True))
+    if opened.is_vouched:
+        return unknown, []
+    return unknown, lost_reports(root.path, opened.state, spec.uid, created_at=spec.created_at)
 
 
 def _some(lines: list[str], what: str) -> list[str]:

@@ -7,6 +7,7 @@ import logging
 import os
 import shlex
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, Literal
 
 import msgspec
@@ -14,6 +15,7 @@ import msgspec
 from holdfast.cli.printing import print_json, say, size_text
 from holdfast.cli.verify_checkpoints import Inspector, LocalCheckpoints, check_checkpoints
 from holdfast.controller.evidence import Known, still_unknown, unknown_checkpoints, unknown_in_store
+from holdfast.controller.lost_reports import lost_reports, still_lost
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.opening import open_state
 from holdfast.controller.remote_experiment import SPEC, remote_of
@@ -185,12 +187,17 @@ def _stand_in(root: Root) -> Spec:
 
 def _check_marks(root: Root, report: VerifyReport) -> None:
     """Look at what drivers say of their syncs: a mark that says nothing would not miss lost records."""
+    vouched_by = _vouched_by(root)
     for file, reason in damaged_marks(root.path):
-        report.damage(
-            file,
-            f"the mark that says how much of the journal was durable {reason}. No reader needs it, but without it lost "
-            "records may go unnoticed: put it back from a backup, or delete it",
-        )
+        text = f"the mark that says how much of the journal was durable {reason}"
+        if int(Path(file).stem) < vouched_by:
+            report.note(file, f"{text}; it is no longer needed")
+        else:
+            report.damage(
+                file,
+                f"{text}. No reader needs it, but without it only result files and checkpoints can show that records "
+                "are lost: put it back from a backup, or delete it",
+            )
 
 
 def _check_claims(root: Root, report: VerifyReport) -> None:
@@ -249,6 +256,27 @@ def _check_unknown(
     for each in found:
         text = "the journal has lost the record of this checkpoint"
         report.damage(each.place, f"{text}; {todo}")
+    if remote is None:
+        _check_reports(root, spec, state, report, todo)
+
+
+def _check_reports(root: Root, spec: Spec, state: State, report: VerifyReport, todo: str) -> None:
+    """Look for rows of result files without a report in the journal, if nobody vouches for its end."""
+    vouched_by = _vouched_by(root)
+    if vouched_by and vouched_by == state.epoch:
+        return
+    found = lost_reports(root.path, state, spec.uid, created_at=spec.created_at)
+    if found and report.whole:  # a driver may have added them while we read
+        state = open_state(root.path, spec.retention).state
+    for each in still_lost(found, state):
+        report.damage(each.file, f"{each.text}: the journal has lost records; {todo}")
+
+
+def _vouched_by(root: Root) -> int:
+    try:
+        return read_journal(root.path).vouched_by
+    except JournalDamagedError:
+        return 0
 
 
 def _check_snapshots(root: Root, spec: Spec, state: State | None, report: VerifyReport) -> None:

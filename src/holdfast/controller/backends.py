@@ -17,6 +17,7 @@ from holdfast.controller.checkpoint_jobs import CheckpointJobEdge
 from holdfast.controller.clock import Clock
 from holdfast.controller.evidence import Known, records_lost, unknown_checkpoints
 from holdfast.controller.loop import JournalWriter
+from holdfast.controller.lost_reports import lost_reports, reports_lost
 from holdfast.controller.newest_checkpoint_jobs import NewestCheckpointJobEdge
 from holdfast.controller.spec import Root
 from holdfast.core.policies import Rules
@@ -162,6 +163,7 @@ class LocalBackend:
 
     def compare(self, state: State, uid: str) -> None:
         compare_here(self._journal, self._root, state, uid)
+        compare_reports(self._journal, self._root, state, uid)
 
     def claim(self, *, takeover: bool) -> Claim:
         return claim_epoch(self._root.path, takeover=takeover)
@@ -203,6 +205,17 @@ def compare_here(journal: Journal | None, root: Root, state: State, uid: str) ->
         assert journal is not None
         journal.flush()  # raises if a newer driver has taken over meanwhile: these are its checkpoints
         raise records_lost(root.shown, found, state)
+
+
+def compare_reports(journal: Journal | None, root: Root, state: State, uid: str) -> None:
+    """Raise `JournalDamagedError` if nobody vouches for the history, and result files have more reports than it has."""
+    assert journal is not None
+    # A driver that was refused, because of this comparison, has vouched for what it had found, and has no record.
+    is_vouched = journal.vouched_by and journal.vouched_by == state.epoch
+    found = [] if is_vouched else lost_reports(root.path, state, uid)
+    if found:
+        journal.flush()  # raises if a newer driver has taken over meanwhile: these are its reports
+        raise reports_lost(root.shown, found)
 
 
 def wait_for_disk(journal: Journal | None, root: Root) -> None:

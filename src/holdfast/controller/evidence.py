@@ -93,8 +93,8 @@ def unknown_checkpoints(root: Path, known: Known) -> list[Unknown]:
     Costs a look into the directory of every trial that ``known`` does not cover.
     """
     found: list[Unknown] = []
-    for folder in _folders(root):
-        if folder.startswith(".") or known.covers_folder(folder):
+    for folder in trial_folders(root):
+        if known.covers_folder(folder):
             continue
         for name in _folders(root / folder):
             index = index_of(name)
@@ -170,6 +170,11 @@ def read_manifest(path: Path) -> tuple[Manifest, float] | None:
         return decode(read_regular(path)), os.lstat(path).st_mtime
     except (OSError, DamageError, BadManifest):
         return None
+
+
+def trial_folders(root: Path) -> Iterator[str]:
+    """Names of the directories that may be trials'."""
+    return (folder for folder in _folders(root) if not folder.startswith("."))
 
 
 def _folders(path: Path) -> Iterator[str]:

@@ -22,6 +22,7 @@ import msgspec
 import xxhash
 
 from holdfast.controller.evidence import Known, unknown_checkpoints
+from holdfast.controller.lost_reports import lost_reports
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.errors import DamageError, ExperimentNotFoundError, NewerFormatError, StorageError, StorageFullError
@@ -124,16 +125,18 @@ class Root:
 
     def was_started(self) -> bool:
         """Has a driver ever claimed it?"""
-        return self._has_history() or self._has_checkpoints()
+        return self._has_history() or self._has_results()
 
     def _has_history(self) -> bool:
         """Whether anything is there that only a driver makes."""
         return any(map(_holds_files, (self.private / name for name in HISTORY)))
 
-    def _has_checkpoints(self) -> bool:
-        """Whether it has committed checkpoints: then it was started, and has lost its history."""
-        uid = uid_of(self.path)
-        return bool(uid) and bool(unknown_checkpoints(self.path, Known(State(), uid, finished=True)))
+    def _has_results(self) -> bool:
+        """Whether it has committed checkpoints or reports: then it was started, and has lost its history."""
+        uid, nothing = uid_of(self.path), State()
+        return bool(uid) and bool(
+            unknown_checkpoints(self.path, Known(nothing, uid, finished=True)) or lost_reports(self.path, nothing, uid)
+        )
 
 
 def _holds_files(directory: Path) -> bool:

@@ -57,6 +57,14 @@ def oldest_volatile(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> 
         return None
 
 
+def is_blank(root: str | os.PathLike[str], epoch: int, *, disk: Disk = REAL_DISK) -> bool:
+    """Whether the mark of ``epoch`` is what a power cut leaves of a new file: it is there, and says nothing."""
+    try:
+        return not disk.read(_path(os.path.abspath(root), epoch)).strip(b"\0")
+    except (OSError, DamageError):
+        return False
+
+
 def damaged_marks(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> Iterator[tuple[str, str]]:
     """Return the marks that cannot be read, relative to the root, and why.
 

@@ -158,6 +158,11 @@ class Journal:
         return self._writer.torn
 
     @property
+    def vouched_by(self) -> int:
+        """Epoch of the driver before, if it has said how far its history reached; else 0."""
+        return self._writer.vouched_by
+
+    @property
     def position(self) -> Position:
         """The place behind `written_seq`, for `read_journal` and for snapshots."""
         with self._lock:

@@ -8,7 +8,7 @@ Which mark counts: the newest, and only if no newer driver has begun a segment. 
 before it, and whoever was taken over may have continued for a while and marked records that are void.
 
 Owns the comparison and its error. Must never write, and must never need a mark: one that is missing or damaged proves
-nothing.
+nothing. Then nobody vouches for the history (`vouched_by`), and whoever opens it compares it with result files.
 """
 
 from __future__ import annotations
@@ -30,6 +30,7 @@ from holdfast.storage.local import Disk
 REPAIRING = ".repairing"
 """Suffix of the file, beside an epoch's, that exists while a repair of that epoch is not complete."""
 
+_EPOCHS = ".holdfast/epochs/"
 _EPOCH = re.compile(r"(\d{8})(?:\.synced|\.released)?", re.ASCII)
 _SNAPSHOT = re.compile(r"\d{12}\.hfs", re.ASCII)
 _HEADER_READ = 64 * 1024
@@ -47,6 +48,11 @@ class DurableMark(NamedTuple):
     epoch: int
     file: str
     position: Position | None
+
+    @property
+    def is_last_word(self) -> bool:
+        """Whether a driver said it of its own end; a snapshot only tells how far the journal was once."""
+        return self.position is not None and self.file.startswith(_EPOCHS)
 
 
 class End(NamedTuple):
@@ -82,6 +88,11 @@ def binds(mark: DurableMark | None, head: SegmentLink | None) -> bool:
     if mark is None or (head is not None and head.name.epoch > mark.epoch):
         return False
     return mark.position is not None or head is None or head.name.epoch < mark.epoch
+
+
+def vouched_by(mark: DurableMark | None, head: SegmentLink | None) -> int:
+    """Return the epoch of the driver that said how far this history reaches; 0 if none has, or its word is lost."""
+    return mark.epoch if mark is not None and mark.is_last_word and binds(mark, head) else 0
 
 
 def shortfall(

@@ -16,7 +16,7 @@ from holdfast.errors import FencedError, JournalDamagedError
 from holdfast.journal.frames import Scan, classify_tail, count_readable, scan
 from holdfast.journal.position import START as START
 from holdfast.journal.position import Position as Position
-from holdfast.journal.reach import DurableMark, End, binds, foreign, newest_mark, shortfall
+from holdfast.journal.reach import DurableMark, End, foreign, newest_mark, shortfall, vouched_by
 from holdfast.journal.segments import (
     BrokenChain,
     Chain,
@@ -81,13 +81,13 @@ class JournalContents:
         torn: What was left out at the end, once the iteration has ended. On a live journal it is usually a
             record that is just being written.
         vouched_by: Epoch of the driver that said how far the history must reach: if it is shorter, the iteration ends
-            with an error. 0 if nobody has, or nobody can be heard any more; only checkpoints can tell then.
+            with an error. 0 if nobody has, or its word is lost; only checkpoints and result files can tell then.
     """
 
     def __init__(self, root: str, disk: Disk, after: Position, chain: Chain, mark: DurableMark | None) -> None:
         links, stumps = chain
         self.position = after
-        self.vouched_by = mark.epoch if mark is not None and binds(mark, links[-1] if links else None) else 0
+        self.vouched_by = vouched_by(mark, links[-1] if links else None)
         self.torn: TornTail | None = None
         self._root = root
         self._disk = disk

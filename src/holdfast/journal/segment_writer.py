@@ -22,7 +22,7 @@ from holdfast.journal.durable_mark import published
 from holdfast.journal.epoch import claim_path, fenced_error
 from holdfast.journal.frames import FRAME_OVERHEAD, Scan, encode_frames, last_crc
 from holdfast.journal.position import Position
-from holdfast.journal.reach import NOTHING, DurableMark, End, foreign, newest_mark, shortfall
+from holdfast.journal.reach import NOTHING, DurableMark, End, foreign, newest_mark, shortfall, vouched_by
 from holdfast.journal.reader import TornTail, chain_damage, read_link
 from holdfast.journal.segments import (
     BrokenChain,
@@ -76,6 +76,7 @@ class SegmentWriter:
         synced_seq: Last record that is durable.
         blocked: Why records wait in memory, or None.
         torn: What the opening left out at the end of the previous segment.
+        vouched_by: Epoch of the driver before, if it has said how far its history reached; else 0.
     """
 
     def __init__(self, root: str, disk: Disk, claim: Claim) -> None:
@@ -83,6 +84,7 @@ class SegmentWriter:
         self.synced_seq = 0
         self.blocked: OSError | None = None
         self.torn: TornTail | None = None
+        self.vouched_by = 0
         self._root = root
         self._disk = disk
         self._claim = claim
@@ -134,6 +136,7 @@ class SegmentWriter:
         if damage is not None:
             raise damage
         self.torn = torn or self.torn
+        self.vouched_by = vouched_by(mark, head)
         self.written_seq = found.next_seq - 1
         sure = self._known_durable(head, found) if self._sync_old(head) else None
         if sure is None:

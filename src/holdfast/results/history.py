@@ -22,6 +22,7 @@ from holdfast.controller.evidence import (
     unknown_checkpoints,
     unknown_in_store,
 )
+from holdfast.controller.lost_reports import lost_reports, reports_lost, still_lost
 from holdfast.controller.opening import Opened, Progress, collector_paused, open_state
 from holdfast.controller.remote_experiment import Remote, mirror_root, open_root, remote_of
 from holdfast.controller.spec import Root, Spec, read_spec
@@ -306,6 +307,8 @@ def _fold(
     opened, owner = _open(root, spec.retention, tolerant, progress)
     if opened.damage is None:
         opened, damage = _compare_with_checkpoints(root, spec, opened, tolerant)
+        if damage is None and root.remote is None and not opened.is_vouched:
+            opened, damage = _compare_with_result_files(root, spec, opened, tolerant)
         if damage is None and ask:
             damage = _compare_with_store(root, restored, spec, opened.state)
         if damage is not None and not tolerant:
@@ -343,6 +346,17 @@ def _compare_with_checkpoints(
         found = still_unknown(found, Known(opened.state, spec.uid, finished=True))
     in_store = root.remote is not None
     return opened, records_lost(root.shown, found, opened.state, in_store=in_store) if found else None
+
+
+def _compare_with_result_files(
+    root: Root, spec: Spec, opened: Opened, tolerant: bool
+) -> tuple[Opened, JournalDamagedError | None]:
+    """Look for reports that the history does not have, for which nobody vouches."""
+    found = lost_reports(root.path, opened.state, spec.uid, created_at=spec.created_at)
+    if found:  # a live driver may have added them since we read
+        opened, _ = _open(root, spec.retention, tolerant)
+        found = still_lost(found, opened.state)
+    return opened, reports_lost(root.shown, found) if found else None
 
 
 def _compare_with_store(
