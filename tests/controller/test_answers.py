@@ -7,14 +7,14 @@ from holdfast.callbacks import CSVLoggerCallback, JsonLoggerCallback
 from holdfast.controller import loop as loop_module
 from holdfast.controller.callback_edge import CallbackEdge
 from holdfast.core import commands as cmd
-from holdfast.trainable.spool_writer import BRISK_S
+from holdfast.trainable.spool_writer import MAX_SPOOL_INTERVAL_S
 
 ANSWERED, TOLD = "answered", "told"
 
 
 def train(config):
     for step in range(3):
-        time.sleep(2 * BRISK_S)  # those that come faster need not wait at all
+        time.sleep(2 * MAX_SPOOL_INTERVAL_S)  # those that come faster need not wait at all
         tune.report({"step": step})
 
 

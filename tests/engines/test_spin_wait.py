@@ -35,7 +35,7 @@ def test_what_comes_at_once_is_met_awake() -> None:
 
 
 def test_what_comes_within_the_moment_is_met_awake(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(spin_wait, "AWAKE_S", 60.0)
+    monkeypatch.setattr(spin_wait, "SPIN_S", 60.0)
     assert Arrival(at_look=3).wait(SpinWait()) == "seen"
 
 
@@ -45,14 +45,14 @@ def test_what_does_not_come_is_waited_for_asleep() -> None:
 
 def test_after_a_long_wait_nobody_stays_awake_until_something_came_quickly_again() -> None:
     wait = SpinWait()
-    Arrival(at_look=None, asleep_s=2 * spin_wait.AWAKE_S).wait(wait)
+    Arrival(at_look=None, asleep_s=2 * spin_wait.SPIN_S).wait(wait)
     quick = Arrival(at_look=1)
     assert (quick.wait(wait), quick.looks) == ("slept", 0)
 
 
 def test_after_a_short_sleep_the_next_wait_is_awake_again(monkeypatch: pytest.MonkeyPatch) -> None:
     wait = SpinWait()
-    Arrival(at_look=None, asleep_s=2 * spin_wait.AWAKE_S).wait(wait)
-    monkeypatch.setattr(spin_wait, "AWAKE_S", 60.0)
+    Arrival(at_look=None, asleep_s=2 * spin_wait.SPIN_S).wait(wait)
+    monkeypatch.setattr(spin_wait, "SPIN_S", 60.0)
     assert Arrival(at_look=1).wait(wait) == "slept"
     assert Arrival(at_look=1).wait(wait) == "seen"

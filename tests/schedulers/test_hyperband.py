@@ -397,7 +397,7 @@ def test_nothing_hangs_for_any_settings():
         crowd = random_population(seed, max_trials=30, max_steps=20)
         table = play(lambda max_t=max_t, eta=eta: HyperBandScheduler(max_t=max_t, reduction_factor=eta), crowd)
         assert all(trial.final for trial in table.state.trials)
-        assert not table.scheduler._home
+        assert not table.scheduler._place_of
 
 
 # --- its memory

@@ -28,9 +28,9 @@ LEFT = SpoolOwner(1, 5, 2)
 
 
 @pytest.fixture(autouse=True)
-def always_brisk(monkeypatch: pytest.MonkeyPatch) -> None:
+def always_spool(monkeypatch: pytest.MonkeyPatch) -> None:
     """However slow this machine is, reports follow one another at once."""
-    monkeypatch.setattr(session, "BRISK_S", TIMEOUT_S)
+    monkeypatch.setattr(session, "MAX_SPOOL_INTERVAL_S", TIMEOUT_S)
 
 
 def many(config: dict[str, Any]) -> None:
@@ -132,7 +132,7 @@ def test_a_report_on_which_something_may_be_decided_waits(driver: Start, train: 
 
 
 def test_reports_that_are_apart_wait_for_their_answers(driver: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "BRISK_S", 0.0)
+    monkeypatch.setattr(session, "MAX_SPOOL_INTERVAL_S", 0.0)
     worker = driver(many)
     begun(worker, {"steps": 2})
     worker.next()

@@ -211,8 +211,8 @@ class FileLogger(LoggerCallback):
         if not trial.is_finished():
             self._logs[trial.trial_id] = log
         record = trial.record
-        started_here = record.attempt == 1 and _is_of_this_driver(trial) and not record.final
-        if started_here and trial.state.epoch <= 1:
+        started_by_us = record.attempt == 1 and _is_of_this_driver(trial) and not record.final
+        if started_by_us and trial.state.epoch <= 1:
             # The first driver: there is no file yet. A later one may find the file of a start that a power cut took out
             # of the journal.
             return log
@@ -225,7 +225,7 @@ class FileLogger(LoggerCallback):
         log.rows = min(rows, len(ends))
         self.learn(log, data)
         # Also if it is as it should be: a driver that was taken over may have it open, and add a row when it wakes.
-        inherited = record.attempt > 0 and not started_here and not trial.is_finished()
+        inherited = record.attempt > 0 and not started_by_us and not trial.is_finished()
         if inherited or len(data) != (ends[log.rows - 1] if log.rows else 0):
             self._cut(log, log.rows, anew=inherited)
         return log

@@ -15,7 +15,7 @@ from holdfast.controller.remote_experiment import Remote, remote_of
 from holdfast.core.state import Trial
 from holdfast.errors import ObjectMissingError
 from holdfast.results.history import History
-from holdfast.results.shipped import is_driven_here
+from holdfast.results.shipped import is_driven_locally
 from holdfast.storage import trial_logs
 from holdfast.storage.store import Fetching
 from holdfast.views.trials import trial_dirname
@@ -65,7 +65,7 @@ class LogPlaces:
             trial: Whose output is wanted; None brings that of all.
         """
         self._root = history.root
-        if history.restored is None or is_driven_here(history):
+        if history.restored is None or is_driven_locally(history):
             return
         if self._remote is None:
             self._remote = remote_of(history.info.url, history.info.filesystem)
@@ -113,6 +113,6 @@ class LogPlaces:
 
     def caveat(self, history: History) -> str:
         """Why there may be more elsewhere."""
-        if history.restored is not None and not is_driven_here(history):
+        if history.restored is not None and not is_driven_locally(history):
             return ", according to the store"
         return ""

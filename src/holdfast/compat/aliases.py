@@ -128,13 +128,13 @@ MORE = {
 a module, or ``module:name`` if it is called otherwise there."""
 
 
-def home_of(name: str) -> str | None:
+def target_of(name: str) -> str | None:
     """The module that one below this package stands for; None if there is no such."""
     parts = name.split(".")
     for size in range(len(parts), 0, -1):
-        home = ELSEWHERE.get(".".join(parts[:size]))
-        if home is not None:
-            return ".".join([home, *parts[size:]])
+        target = ELSEWHERE.get(".".join(parts[:size]))
+        if target is not None:
+            return ".".join([target, *parts[size:]])
     if len(parts) > 1 and parts[0] == "tune" and parts[1] in TUNE:
         return ".".join(["holdfast", *parts[1:]])
     return None
@@ -149,7 +149,7 @@ class _Aliases(MetaPathFinder, Loader):
         if not fullname.startswith(PACKAGE):
             return None
         name = fullname.removeprefix(PACKAGE)
-        if name in MORE or _exists(home_of(name)):
+        if name in MORE or _exists(target_of(name)):
             return ModuleSpec(fullname, self, is_package=True)
         # ``from package import name`` comes by as well, if the package has no such name. The error tells no module's
         # name, or else that statement would replace it by one without a reason.
@@ -163,13 +163,13 @@ class _Aliases(MetaPathFinder, Loader):
 
     def exec_module(self, module: ModuleType) -> None:
         name = module.__name__.removeprefix(PACKAGE)
-        home, more = home_of(name), MORE.get(name, {})
-        assert home is not None
+        target, more = target_of(name), MORE.get(name, {})
+        assert target is not None
         real: ModuleType | None = None
         try:
-            real = import_module(home)
+            real = import_module(target)
         except ModuleNotFoundError as error:
-            if error.name is None or not home.startswith(error.name):
+            if error.name is None or not target.startswith(error.name):
                 raise  # something that the module itself needs
         names = sorted({*(_public(real) if real is not None else ()), *more})
 
@@ -186,9 +186,9 @@ class _Aliases(MetaPathFinder, Loader):
         vars(module).update(__getattr__=look_up, __dir__=lambda: names, __all__=names)
 
 
-def _exists(home: str | None) -> bool:
+def _exists(target: str | None) -> bool:
     try:
-        return home is not None and find_spec(home) is not None
+        return target is not None and find_spec(target) is not None
     except ModuleNotFoundError:  # its parent is no package
         return False
 

@@ -71,7 +71,7 @@ class DurableTrainable(Trainable):
         self.remote_checkpoint_dir = os.fspath(remote_checkpoint_dir)
         refuse_secrets("remote_checkpoint_dir", self.remote_checkpoint_dir)
         self.storage_client: Any = None
-        self._only_here = False
+        self._local_only = False
         super().__init__(*args, **kwargs)
         if self._session is None:
             self.storage_client = self._create_storage_client()
@@ -150,12 +150,12 @@ class DurableTrainable(Trainable):
 
     def save_to_object(self) -> bytes:
         """The training state as bytes; nothing is copied."""
-        with self._here_only():
+        with self._without_copies():
             return super().save_to_object()
 
     def restore_from_object(self, obj: bytes) -> None:
         """Load what ``save_to_object`` returned."""
-        with self._here_only():
+        with self._without_copies():
             super().restore_from_object(obj)
 
     def reset(self, new_config: dict[str, Any], *args: Any, **kwargs: Any) -> bool:
@@ -179,15 +179,15 @@ class DurableTrainable(Trainable):
     @property
     def _copies(self) -> bool:
         """Whether this instance takes care of its copies itself."""
-        return self._session is None and not self._only_here
+        return self._session is None and not self._local_only
 
     @contextlib.contextmanager
-    def _here_only(self) -> Iterator[None]:
-        self._only_here = True
+    def _without_copies(self) -> Iterator[None]:
+        self._local_only = True
         try:
             yield
         finally:
-            self._only_here = False
+            self._local_only = False
 
     def _finish(self, start: Callable[..., Any], *arguments: str) -> None:
         """Start something that the storage client does in its own time, and return when it is done."""

@@ -254,10 +254,10 @@ def _fetch(ref: ObjectRef) -> Any:
     return value
 
 
-def _has_ended(home: str) -> bool:
+def _has_ended(directory: str) -> bool:
     """Whether the process that owns a directory is gone: it keeps it locked while it lives, and may be killed."""
     try:
-        fd = os.open(home, os.O_RDONLY | os.O_DIRECTORY)
+        fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY)
     except OSError:
         return True
     try:

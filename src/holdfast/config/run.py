@@ -297,7 +297,7 @@ class RunConfig(ConfigBase):
         local_dir = None if self.local_dir is None else _absolute(self.local_dir)
         root = None if self.storage_path is None else _absolute(self.storage_path)
         if root in (default_storage_root(), local_dir):
-            # A copy made by `dataclasses.replace` hands the settled root back in; it is nobody's wish.
+            # A copy made by `dataclasses.replace` hands the settled root back in; no user asked for it.
             root = None
         if self._settle_copied(root, local_dir):
             return

@@ -39,7 +39,7 @@ def make_display(
     notebook: bool | None = None,
     reporter: Any = None,
 ) -> Display:
-    """The display for this place and this wish.
+    """The display that suits this terminal or notebook and these settings.
 
     Args:
         verbose: 0 shows nothing, 1 (also None) the progress, 2 also each trial that ends, 3 also each result.
@@ -61,13 +61,13 @@ def make_display(
     if level <= 0:
         return SilentDisplay()
     stream = sys.stdout if stream is None else stream
-    here = in_notebook() if notebook is None else notebook
-    if isinstance(reporter, JupyterNotebookReporter) and not here:
+    notebook = in_notebook() if notebook is None else notebook
+    if isinstance(reporter, JupyterNotebookReporter) and not notebook:
         logger.warning("JupyterNotebookReporter needs a notebook and there is none; showing progress as text instead.")
     if reporter is not None and not _only_configures(reporter):
         return ReporterDisplay(reporter, stream)
     options = reporter.options() if isinstance(reporter, TableReporter) else DisplayOptions()
-    if here:
+    if notebook:
         return NotebookDisplay(options, level)
     if _can_repaint(stream):
         return LiveDisplay(stream, options, level)

@@ -292,8 +292,8 @@ class LocalProcessEngine(WorkerEngine):
 
 def _files_of(engine: weakref.ref[LocalProcessEngine]) -> list[str]:
     """Files that attempts print to. Holds no engine: whoever drops one has it closed."""
-    here = engine()
-    return [] if here is None else [path for files in here.output_files().values() for path, _ in files]
+    alive = engine()
+    return [] if alive is None else [path for files in alive.output_files().values() for path, _ in files]
 
 
 def _address() -> str:

@@ -1,4 +1,4 @@
-"""Waiting awake for a moment before falling asleep.
+"""Spin briefly before sleeping.
 
 Driver and worker talk in short questions and answers: most answers take less than a tenth of a millisecond. A process
 that sleeps meanwhile may let its CPU go idle, and on a virtual machine waking that CPU takes longer than the answer.
@@ -11,32 +11,32 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-AWAKE_S = 0.0001
-"""How long to look again and again; after a wait that took longer, the next one is slept through from its beginning."""
+SPIN_S = 0.0001
+"""How long to spin; after a wait that took longer, the next one sleeps from its beginning."""
 
 T = TypeVar("T")
 
-_let_others_run: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
+_yield_cpu: Callable[[], object] = getattr(os, "sched_yield", lambda: None)
 
 
 class SpinWait:
-    """Waits for one kind of thing that has lately come quickly, or has not."""
+    """Waits for one kind of thing, and spins only if the last one came quickly."""
 
-    __slots__ = ("_brisk",)
+    __slots__ = ("_spins",)
 
     def __init__(self) -> None:
-        self._brisk = True
+        self._spins = True
 
     def __call__(self, look: Callable[[], T], sleep: Callable[[], T]) -> T:
-        """What ``look`` found within a moment, if that is anything; otherwise what ``sleep`` returned."""
+        """What ``look`` found while spinning, if anything; otherwise what ``sleep`` returned."""
         began = time.monotonic()
-        if self._brisk:
+        if self._spins:
             while not (found := look()):
-                if time.monotonic() - began > AWAKE_S:
+                if time.monotonic() - began > SPIN_S:
                     break
-                _let_others_run()
+                _yield_cpu()
             else:
                 return found
         found = sleep()
-        self._brisk = time.monotonic() - began < AWAKE_S
+        self._spins = time.monotonic() - began < SPIN_S
         return found

@@ -255,9 +255,9 @@ class MLflowTracker:
 
     def _log_params(self, found: Any, run: RunFacts) -> None:
         """Those that MLflow does not have: it refuses another value for one that it has."""
-        param, there = self._entities.Param, found.data.params
+        param, known = self._entities.Param, found.data.params
         flat = {_name(key): str(value)[:MAX_VALUE] for key, value in run.flat_config().items()}
-        missing = [param(key, value) for key, value in flat.items() if key not in there]
+        missing = [param(key, value) for key, value in flat.items() if key not in known]
         for at in range(0, len(missing), MAX_PARAMS):
             self._client.log_batch(found.info.run_id, params=missing[at : at + MAX_PARAMS])
 
@@ -341,31 +341,31 @@ def setup_mlflow(
         mlflow.set_tracking_uri(tracking_uri)
     if registry_uri:
         mlflow.set_registry_uri(registry_uri)
-    here = trial_here()
+    trial = trial_here()
     if experiment_id is None:
         experiment_id = _experiment_id(
-            mlflow, here, experiment_name, artifact_location, create_experiment_if_not_exists
+            mlflow, trial, experiment_name, artifact_location, create_experiment_if_not_exists
         )
-    known = mlflow.search_runs([experiment_id], f"tags.`{RUN_TAG}` = '{here.id}'", output_format="list")
+    known = mlflow.search_runs([experiment_id], f"tags.`{RUN_TAG}` = '{trial.id}'", output_format="list")
     while mlflow.active_run() is not None:  # of a trial that ran in this process before
         mlflow.end_run()
-    mine = {**{str(key): str(value) for key, value in (tags or {}).items()}, RUN_TAG: here.id}
+    mine = {**{str(key): str(value) for key, value in (tags or {}).items()}, RUN_TAG: trial.id}
     if known:
         mlflow.start_run(run_id=known[0].info.run_id)
     else:
-        mlflow.start_run(experiment_id=experiment_id, run_name=run_name or here.name, tags=mine)
-    there = mlflow.active_run().data.params if known else {}
+        mlflow.start_run(experiment_id=experiment_id, run_name=run_name or trial.name, tags=mine)
+    logged = mlflow.active_run().data.params if known else {}
     missing = {
-        _name(key): str(value)[:MAX_VALUE] for key, value in here.flat(config).items() if _name(key) not in there
+        _name(key): str(value)[:MAX_VALUE] for key, value in trial.flat(config).items() if _name(key) not in logged
     }
     if missing:
         mlflow.log_params(missing)
     return mlflow
 
 
-def _experiment_id(mlflow: Any, here: TrialHere, name: str | None, location: str | None, create: bool) -> str:
+def _experiment_id(mlflow: Any, trial: TrialHere, name: str | None, location: str | None, create: bool) -> str:
     asked = name or os.environ.get("MLFLOW_EXPERIMENT_NAME")
-    name = asked or here.experiment
+    name = asked or trial.experiment
     found = mlflow.get_experiment_by_name(name)
     if found is not None:
         return str(found.experiment_id)

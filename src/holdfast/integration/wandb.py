@@ -376,16 +376,16 @@ def setup_wandb(
     key = read_key_file(name, api_key_file) if api_key_file else api_key
     if key:
         os.environ["WANDB_API_KEY"] = key
-    here = trial_here()
+    trial = trial_here()
     given = {
         "project": project,
-        "group": _from_environment("WANDB_GROUP_NAME", "WANDB_RUN_GROUP") or here.experiment,
-        "id": here.id,
-        "name": here.name,
+        "group": _from_environment("WANDB_GROUP_NAME", "WANDB_RUN_GROUP") or trial.experiment,
+        "id": trial.id,
+        "name": trial.name,
         "resume": "allow",
         "reinit": "finish_previous",
         "config": dict(config or {}),
-        "dir": here.directory,
+        "dir": trial.directory,
         "settings": wandb.Settings(**_part_name(wandb)),
     }
     return wandb.init(**{**given, **kwargs})

@@ -77,8 +77,8 @@ def exists_error(shown: str) -> ExperimentExistsError:
 def write_beside(read: RayExperiment, place: Path) -> ImportCounts:
     """Write the experiment beside its place, then give it its name."""
     place.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(prefix=".scratch-", dir=place.parent) as home:
-        made = Path(home) / place.name
+    with tempfile.TemporaryDirectory(prefix=".scratch-", dir=place.parent) as scratch:
+        made = Path(scratch) / place.name
         copied = write(read, made)
         crashpoint("import.written")
         try:

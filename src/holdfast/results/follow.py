@@ -42,14 +42,7 @@ from holdfast.results.chronicle import Chronicle
 from holdfast.results.columns import Columns
 from holdfast.results.curves import Curves
 from holdfast.results.full_pass import SLICE, FullPass, Loading
-from holdfast.results.history import (
-    History,
-    heard_of,
-    is_driven_from_here,
-    open_history,
-    open_mirror,
-    open_place,
-)
+from holdfast.results.history import History, has_local_driver, heard_of, open_history, open_mirror, open_place
 from holdfast.results.report_data import experiment_facts, objective_of, phase_of, trial_details
 from holdfast.results.story import ExperimentTeller, StoryLine, experiment_story, trial_story
 from holdfast.storage.address import is_remote
@@ -347,7 +340,7 @@ def open_nearest(path: str | os.PathLike[str], *, tolerant: bool = False, progre
     # A daemon: a store that hangs must not keep this process from ending.
     threading.Thread(target=_ask, args=(path, asked, tolerant, progress), daemon=True).start()
     try:
-        return asked.result(PATIENCE_S if is_driven_from_here(path) else None)
+        return asked.result(PATIENCE_S if has_local_driver(path) else None)
     except StoreUnreachableError as error:
         mirror = open_mirror(path, why=str(error))
         if mirror is None:

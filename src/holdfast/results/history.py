@@ -264,7 +264,7 @@ def open_history(
     return _fold(*open_place(path, filesystem), info, tolerant, progress=progress)
 
 
-def is_driven_from_here(path: str | os.PathLike[str]) -> bool:
+def has_local_driver(path: str | os.PathLike[str]) -> bool:
     """Whether this machine has the mirror of an experiment in a store, and a live driver of it."""
     remote = remote_of(path)
     owner = None if remote is None else holder(mirror_root(remote).path)
@@ -383,7 +383,7 @@ def open_place(path: str | os.PathLike[str], filesystem: Any = None) -> tuple[Ro
         ExperimentNotFoundError: The store has no experiment exactly there.
         StorageError: The store refuses or does not answer.
     """
-    remote = remote_of(path, far_filesystem(path, filesystem))
+    remote = remote_of(path, remote_filesystem(path, filesystem))
     if remote is None:
         return Root(parse(path).path), None
     if not remote.exists():
@@ -398,7 +398,7 @@ def _restored(remote: Remote) -> tuple[Root, RestoredMirror]:
     return Root(restored.root, remote=remote), restored
 
 
-def far_filesystem(path: str | os.PathLike[str], filesystem: Any) -> Any:
+def remote_filesystem(path: str | os.PathLike[str], filesystem: Any) -> Any:
     """The file system object, unless it stands for this machine's own and ``path`` is an ordinary root in it."""
     if filesystem is None or type_of(filesystem) != LOCAL:
         return filesystem
@@ -407,12 +407,12 @@ def far_filesystem(path: str | os.PathLike[str], filesystem: Any) -> Any:
 
 def heard_of(owner: Holder | None, restored: RestoredMirror | None) -> Holder | None:
     """The same driver as the store knows it: a mirror that is left as it is says nothing of newer heartbeats."""
-    there = None if restored is None else restored.holder
-    if owner is None or there is None or there.claim.writer != owner.claim.writer:
+    remote = None if restored is None else restored.holder
+    if owner is None or remote is None or remote.claim.writer != owner.claim.writer:
         return owner
     if owner.certain and not owner.alive:  # it has let go, or is known to be gone
         return owner
-    return there
+    return remote
 
 
 def _open(

@@ -35,7 +35,7 @@ from holdfast.journal.durable_mark import oldest_volatile
 from holdfast.journal.records import decode_record
 from holdfast.results.history import History
 from holdfast.results.html import display_facts
-from holdfast.results.shipped import is_driven_here, oldest_unshipped, unshipped
+from holdfast.results.shipped import is_driven_locally, oldest_unshipped, unshipped
 from holdfast.space.exact import shown
 from holdfast.views.trials import trial_dirname
 
@@ -83,7 +83,7 @@ def durable_lag(history: History, now: float) -> float | None:
         return 0.0
     if history.restored is None:
         payload = oldest_volatile(history.root)
-    elif is_driven_here(history):
+    elif is_driven_locally(history):
         payload = oldest_unshipped(history)
     else:
         return None

@@ -17,8 +17,8 @@ from holdfast.errors import NoResultError, TrialError
 from holdfast.messages.visible import visible
 from holdfast.results.best import best_of, check_mode, number
 from holdfast.results.dataframes import frame_of
-from holdfast.results.history import History, far_filesystem, open_history
-from holdfast.results.sources import FarTrialFiles, FoldedTrial, TrialFiles, TrialSource
+from holdfast.results.history import History, open_history, remote_filesystem
+from holdfast.results.sources import FoldedTrial, RemoteTrialFiles, TrialFiles, TrialSource
 from holdfast.storage.address import parse
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ class Result:
         Raises:
             NoResultError: (a RuntimeError) There is no such directory, or it is not one of a trial.
         """
-        filesystem = far_filesystem(os.path.dirname(os.fspath(path).rstrip("/")), storage_filesystem)
+        filesystem = remote_filesystem(os.path.dirname(os.fspath(path).rstrip("/")), storage_filesystem)
         remote = remote_of(path, filesystem)
         if remote is not None:
             parent = _above(remote)
@@ -83,7 +83,7 @@ class Result:
                 source = _find(open_history(parent.url, filesystem=parent.filesystem), remote.name)
                 if source is not None:
                     return cls(source)
-            return cls(FarTrialFiles(remote))
+            return cls(RemoteTrialFiles(remote))
         directory = Path(parse(path).path)
         if Root(directory.parent).has_spec():
             source = _find(open_history(directory.parent), directory.name)

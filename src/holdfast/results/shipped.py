@@ -23,7 +23,7 @@ def unshipped(history: History) -> dict[str, int] | None:
     if history.restored is None:
         return None
     last = START.next_seq - 1 if history.position is None else history.position.next_seq - 1
-    found = {"records": max(0, last - _shipped(history).seq), "checkpoints": _staged_here(history)}
+    found = {"records": max(0, last - _shipped(history).seq), "checkpoints": _staged_locally(history)}
     return found if any(found.values()) else None
 
 
@@ -37,7 +37,7 @@ def ship_command(url: str) -> str:
     return f"holdfast ship {shlex.quote(url)}"
 
 
-def is_driven_here(history: History) -> bool:
+def is_driven_locally(history: History) -> bool:
     """Whether the live driver writes the mirror that was read, so that more is known than the store knows."""
     owner = history.owner
     if owner is None or not owner.alive or owner.claim.host != socket.gethostname():
@@ -71,8 +71,8 @@ def _position(shipped: Shipped) -> Position:
     return Position(newest.file, shipped.files[f"{PLACES[0]}{newest.file}"].size, shipped.seq + 1)
 
 
-def _staged_here(history: History) -> int:
-    """Checkpoints whose upload has not been recorded, and whose files are here."""
+def _staged_locally(history: History) -> int:
+    """Checkpoints whose upload has not been recorded, and whose files are on this machine."""
     count = 0
     for n, index in history.state.staged:
         trial = history.state.trials[n]

@@ -193,7 +193,7 @@ class TrialFiles:
         return Checkpoint(self._directory / name)
 
 
-class FarTrialFiles(TrialFiles):
+class RemoteTrialFiles(TrialFiles):
     """The same in a store: its result files are fetched at once, its checkpoints when they are used."""
 
     def __init__(self, remote: Remote) -> None:
@@ -201,8 +201,8 @@ class FarTrialFiles(TrialFiles):
         keys = {stat.key for stat in remote.store.list("")}
         self._found = sorted({key.partition("/")[0] for key in keys})
         wanted = sorted(keys.intersection((RESULT_FILE, PROGRESS_FILE, PARAMS_FILE, ERROR_FILE)))
-        with scratch.directory("trial") as home:
-            directory = Path(home) / remote.name
+        with scratch.directory("trial") as scratch_dir:
+            directory = Path(scratch_dir) / remote.name
             if keys:
                 directory.mkdir()
             remote.store.fetch([Fetching(name, str(directory / name)) for name in wanted])

@@ -156,7 +156,7 @@ class HyperBandScheduler(TrialScheduler):
         self._places = 0  # in bands, that were filled or left out
         self._open = NOWHERE  # the place of the bracket that takes new trials
         self._brackets: dict[int, Bracket] = {}  # those that are not deserted, by place
-        self._home: dict[int, int] = {}  # trial -> place of its bracket
+        self._place_of: dict[int, int] = {}  # trial -> place of its bracket
         self._ended = 0
 
     # --- the plan
@@ -194,13 +194,13 @@ class HyperBandScheduler(TrialScheduler):
     # --- what it is told
 
     def on_trial_add(self, view: ExperimentView, trial: TrialView) -> None:
-        if trial.n in self._home:
+        if trial.n in self._place_of:
             return
         if self._open == NOWHERE:
             self._open_next()
         bracket = self._brackets[self._open]
         bracket.take(trial.n)
-        self._home[trial.n] = self._open
+        self._place_of[trial.n] = self._open
         if bracket.closed:
             self._open = NOWHERE
 
@@ -231,8 +231,8 @@ class HyperBandScheduler(TrialScheduler):
         if not bracket.halvings or time < bracket.milestone:
             return self.CONTINUE
         bracket.arrive(n, self.score_of(result))
-        self._settle(view, self._home[n], judged=n)
-        if n not in self._home:
+        self._settle(view, self._place_of[n], judged=n)
+        if n not in self._place_of:
             return self.STOP
         if n in bracket.arrived:
             view.reason = f"waits for others at {self._time_attr}={bracket.milestone:g}"
@@ -253,7 +253,7 @@ class HyperBandScheduler(TrialScheduler):
         self._close(view)
 
     def _lose(self, view: ExperimentView, n: int) -> None:
-        place = self._home.pop(n, NOWHERE)
+        place = self._place_of.pop(n, NOWHERE)
         if place != NOWHERE:
             self._brackets[place].forget(n)
             self._settle(view, place)
@@ -279,7 +279,7 @@ class HyperBandScheduler(TrialScheduler):
         while bracket.closed and bracket.arrived and not bracket.coming:
             why = f"not among the best of its bracket at {self._time_attr}={bracket.milestone:g}"
             for n in bracket.halve(self._eta, self._max_t, self._stop_last_trials):
-                del self._home[n]
+                del self._place_of[n]
                 self._ended += 1
                 if n == judged:
                     view.reason = why
@@ -289,7 +289,7 @@ class HyperBandScheduler(TrialScheduler):
             del self._brackets[place]
 
     def _bracket_of(self, n: int) -> Bracket | None:
-        return self._brackets.get(self._home.get(n, NOWHERE))
+        return self._brackets.get(self._place_of.get(n, NOWHERE))
 
     def _time_of(self, result: Mapping[str, Any]) -> float | None:
         time = number(lookup(result, self._time_attr))
@@ -308,7 +308,7 @@ class HyperBandScheduler(TrialScheduler):
             return interrupted
         waiting: dict[int, list[TrialView]] = {}
         for trial in pending:
-            waiting.setdefault(self._home.get(trial.n, NOWHERE), []).append(trial)
+            waiting.setdefault(self._place_of.get(trial.n, NOWHERE), []).append(trial)
         for place, bracket in self._brackets.items():
             for n in bracket.released:
                 if view.trials[n].status == Status.PAUSED:
@@ -354,4 +354,4 @@ class HyperBandScheduler(TrialScheduler):
     def set_state(self, state: dict[str, Any]) -> None:
         self._places, self._open, self._ended = state["places"], state["open"], state["ended"]
         self._brackets = msgspec.convert(state["brackets"], dict[int, Bracket], strict=False, str_keys=True)
-        self._home = {n: place for place, b in self._brackets.items() for n in (*b.coming, *b.arrived)}
+        self._place_of = {n: place for place, b in self._brackets.items() for n in (*b.coming, *b.arrived)}

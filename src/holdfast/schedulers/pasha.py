@@ -126,11 +126,11 @@ class PASHAScheduler(ASHAPromotionScheduler):
         self._epsilon = self._epsilon if estimate is None else estimate
 
     def _agrees(self, rung: WaitingRung, below: WaitingRung) -> bool:
-        """Is the order of trials here the one that they had a rung below, but for noise?"""
-        here = [n for key, n in rung.ordered if math.isfinite(key)]
-        before = sorted(here, key=lambda n: (below.keys[n], n))
+        """Is the order of trials in this rung the one that they had a rung below, but for noise?"""
+        order = [n for key, n in rung.ordered if math.isfinite(key)]
+        before = sorted(order, key=lambda n: (below.keys[n], n))
         return all(
-            a == b or abs(below.keys[a] - below.keys[b]) <= self._epsilon for a, b in zip(here, before, strict=True)
+            a == b or abs(below.keys[a] - below.keys[b]) <= self._epsilon for a, b in zip(order, before, strict=True)
         )
 
     def _end(self, n: int) -> None:

@@ -250,11 +250,11 @@ def choose(
     known = np.concatenate((seen, tried)) if chosen else seen
     model = GaussianProcess(kernel, seen, gains)
     posterior = GaussianProcess(kernel, known, np.zeros(len(known))) if chosen else model
-    here = place(now.time, now.score, [low for low, _ in bounds])
+    context = place(now.time, now.score, [low for low, _ in bounds])
     kappa = math.sqrt(0.2 + max(0.0, math.log(0.4 * len(seen))))
 
     def acquisition(units: Any) -> Any:
-        where = np.concatenate((np.tile(here[:2], (len(units), 1)), units), axis=1)
+        where = np.concatenate((np.tile(context[:2], (len(units), 1)), units), axis=1)
         return np.round(model.mean(where) + kappa * posterior.deviation(where), DECIMALS)
 
     best = _best_of(acquisition, len(bounds), np.random.default_rng(rng.integers(0, 1 << 63)))

@@ -33,7 +33,7 @@ NOT_THE_SCHEDULERS = frozenset({"done", "stop criterion", STOPPED_BY_USER})
 """Reasons of verdicts that others gave; the scheduler was not asked about those reports."""
 
 
-class DeskRecord(msgspec.Struct, array_like=True):
+class AdapterRecord(msgspec.Struct, array_like=True):
     """What a snapshot holds of a scheduler."""
 
     scheduler: Any
@@ -41,10 +41,10 @@ class DeskRecord(msgspec.Struct, array_like=True):
     pauses: list[int]
 
 
-_record = msgspec.msgpack.Decoder(DeskRecord)
+_record = msgspec.msgpack.Decoder(AdapterRecord)
 
 _NOTHING = DriverMemory()
-"""What is known of the machine while the past is told again."""
+"""What is known of the machine while past events are replayed."""
 
 
 class SchedulerAdapter:
@@ -218,7 +218,7 @@ class SchedulerAdapter:
         memory = self.scheduler.get_state()
         if memory is None:
             return None
-        record = DeskRecord(memory, list(self._view.requests.values()), sorted(self._view.pauses))
+        record = AdapterRecord(memory, list(self._view.requests.values()), sorted(self._view.pauses))
         return msgspec.msgpack.encode(record)
 
     def set_state(self, state: bytes) -> bool:

@@ -142,8 +142,9 @@ class ExperimentView:
 
     def could_hold(self, request: Mapping[str, float]) -> bool:
         """Could a trial be given this, if nothing else ran? On a cluster it must fit on one machine."""
-        wanted, there = units(request), self._memory.capacity
-        return all(amount <= there.get(name, 0) for name, amount in wanted.items()) and self._memory.could_hold(wanted)
+        wanted, memory = units(request), self._memory
+        fits = all(amount <= memory.capacity.get(name, 0) for name, amount in wanted.items())
+        return fits and memory.could_hold(wanted)
 
     @property
     def used(self) -> dict[str, float]:

@@ -30,28 +30,28 @@ VISIBLE_GPUS = "CUDA_VISIBLE_DEVICES"
 def prepare_imports(setup: Setup) -> None:
     """Let this process import what the driver could import, in the driver's order."""
     # Relative places are meant from where the driver was, not from the trial's directory.
-    here = setup.working_dir or os.getcwd()
-    wanted = [os.path.normpath(os.path.join(here, place)) for place in setup.sys_path]
+    start = setup.working_dir or os.getcwd()
+    wanted = [os.path.normpath(os.path.join(start, place)) for place in setup.sys_path]
     sys.path[:] = dict.fromkeys([*wanted, *sys.path])
 
 
 @contextlib.contextmanager
-def surroundings(setup: Setup, run: Run) -> Iterator[None]:
-    """The world as this attempt has to see it.
+def attempt_environment(setup: Setup, run: Run) -> Iterator[None]:
+    """The working directory, environment variables and output streams of an attempt, while it runs.
 
     Raises:
-        StorageError: It cannot be made now: that is never the trial's own failure.
+        StorageError: They cannot be set up: that is never a failure of the trial itself.
     """
     trial_dir = os.path.join(setup.root, run.trial_dir)
     streams = sys.stdout, sys.stderr
     try:
-        with contextlib.ExitStack() as world:
+        with contextlib.ExitStack() as changes:
             try:
                 _make(trial_dir)
                 original = _original_dir(setup)
-                world.enter_context(_environment(setup, run, original))
-                world.enter_context(_directory(setup, trial_dir, original))
-                world.enter_context(_output(setup, trial_dir))
+                changes.enter_context(_environment(setup, run, original))
+                changes.enter_context(_directory(setup, trial_dir, original))
+                changes.enter_context(_output(setup, trial_dir))
             except OSError as error:
                 raise storage_error(error, f"preparing the trial's directory {trial_dir}") from error
             _seed(run)

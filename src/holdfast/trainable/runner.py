@@ -18,7 +18,7 @@ from holdfast.trainable import failures, session
 from holdfast.trainable.class_runner import ClassRunner, ResetRefused, RestoreFailed
 from holdfast.trainable.function_runner import run_function
 from holdfast.trainable.pickling import StoredObjects, load_objects, load_trainable
-from holdfast.trainable.process_environment import prepare_imports, surroundings
+from holdfast.trainable.process_environment import attempt_environment, prepare_imports
 from holdfast.trainable.sealed import read_object
 from holdfast.trainable.session import Session, TrialStopped
 from holdfast.trainable.worker_messages import Channel, Quit, Run, Setup
@@ -84,7 +84,7 @@ class _Worker:
     def _outcome(self, current: Session) -> WorkerMessage:
         n, attempt, worker = current.run.n, current.run.attempt, self._setup.worker
         try:
-            with surroundings(self._setup, current.run):
+            with attempt_environment(self._setup, current.run):
                 returned = self._run(current)
         except TrialStopped:
             return Stopped(n, attempt, worker)

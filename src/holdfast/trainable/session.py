@@ -23,7 +23,7 @@ from holdfast.messages.warn import set_listener
 from holdfast.storage.address import join_address
 from holdfast.trainable.failures import is_full, message_of
 from holdfast.trainable.metrics import plain_metrics, shortened
-from holdfast.trainable.spool_writer import BRISK_S, MAX_SPOOL_BYTES, Spool, SpoolOwner
+from holdfast.trainable.spool_writer import MAX_SPOOL_BYTES, MAX_SPOOL_INTERVAL_S, Spool, SpoolOwner
 from holdfast.trainable.worker_messages import (
     Channel,
     Decision,
@@ -107,7 +107,7 @@ class Session:
     # --- reporting ----------------------------------------------------------------------------------------------------
 
     def report(self, metrics: Any, checkpoint: Checkpoint | None) -> None:
-        """See ``inside.report``."""
+        """See ``api.report``."""
         self.check_caller("report")
         plain = plain_metrics(metrics, self._warned)
         if "done" in plain:
@@ -121,7 +121,7 @@ class Session:
             dt = plain.get("time_this_iter_s")
             if type(dt) is not float and type(dt) is not int:
                 dt = passed
-            if self._ahead and passed < BRISK_S and sealed is None and self._run_ahead(plain, dt):
+            if self._ahead and passed < MAX_SPOOL_INTERVAL_S and sealed is None and self._run_ahead(plain, dt):
                 return
             decision = self.exchange(plain, dt, sealed)
             self._names = plain

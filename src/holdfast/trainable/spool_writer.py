@@ -27,8 +27,8 @@ from holdfast.storage.untrusted import read_regular
 
 FOLDER = os.path.join(".holdfast", "ahead")
 
-BRISK_S = 0.002
-"""Reports that are further apart are answered one by one: they lose nothing by waiting, and hear a decision at once."""
+MAX_SPOOL_INTERVAL_S = 0.002
+"""Reports further apart than this wait for their answer: that costs them little, and they learn a decision at once."""
 
 MAX_SPOOL_BYTES = 1024 * 1024
 """A spool of this size waits until everything in it has arrived, and begins anew."""

@@ -73,11 +73,11 @@ def is_raised_by_us(error: BaseException) -> bool:
 
     Installed packages count as the user's: a trainable may be in one.
     """
-    here = error.__traceback__
+    frame = error.__traceback__
     names = []
-    while here is not None:
-        names.append(here.tb_frame.f_code.co_filename)
-        here = here.tb_next
+    while frame is not None:
+        names.append(frame.tb_frame.f_code.co_filename)
+        frame = frame.tb_next
     for name in reversed(names):
         if name.startswith(_PACKAGE):
             return True

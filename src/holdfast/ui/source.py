@@ -19,7 +19,7 @@ from holdfast.results.full_pass import Loading
 from holdfast.results.history import History
 from holdfast.results.packing import MISSING, PackedColumn, pack
 from holdfast.results.report_data import trial_facts
-from holdfast.results.shipped import is_driven_here
+from holdfast.results.shipped import is_driven_locally
 from holdfast.results.story import StoryLine
 
 Progress = Callable[[int, int], None]
@@ -82,7 +82,7 @@ class Source:
     @property
     def is_near(self) -> bool:
         """Whether news are on this machine's disk: looking for them costs no request to a store."""
-        return self.history.restored is None or is_driven_here(self.history)
+        return self.history.restored is None or is_driven_locally(self.history)
 
     def load(self) -> Loading | None:
         """Read one slice of all reports; None once nothing is missing that curves and charts need."""
