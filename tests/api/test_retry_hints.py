@@ -47,7 +47,7 @@ if __name__ == "__main__":
 """
 
 
-class Desk:
+class Project:
     """A directory with a script."""
 
     def __init__(self, folder: Path) -> None:
@@ -69,8 +69,8 @@ class Desk:
 
 
 @pytest.fixture
-def desk(tmp_path: Path) -> Desk:
-    return Desk(tmp_path)
+def project(tmp_path: Path) -> Project:
+    return Project(tmp_path)
 
 
 def hint(text: str) -> str:
@@ -79,44 +79,44 @@ def hint(text: str) -> str:
     return found[0]
 
 
-def test_the_hint_runs_the_corrected_code(desk: Desk) -> None:
+def test_the_hint_runs_the_corrected_code(project: Project) -> None:
     """To the letter, in the script that was corrected."""
-    call = hint(desk.run())
-    assert call == f'Tuner.restore("{desk.root}", trainable=train, resume_errored=True).fit()'
-    assert hint(desk.cli("status", str(desk.root))) == call
-    desk.edit('raise ValueError("the bug")', "pass")
-    shown = desk.run(call)
+    call = hint(project.run())
+    assert call == f'Tuner.restore("{project.root}", trainable=train, resume_errored=True).fit()'
+    assert hint(project.cli("status", str(project.root))) == call
+    project.edit('raise ValueError("the bug")', "pass")
+    shown = project.run(call)
     assert "2 done" in shown
     assert "stored trainable" not in shown
     assert "the bug" not in shown
 
 
-def test_a_restore_that_uses_stored_code_says_which_and_from_when(desk: Desk) -> None:
-    desk.run()
+def test_a_restore_that_uses_stored_code_says_which_and_from_when(project: Project) -> None:
+    project.run()
     restore = 'Tuner.restore("store/exp", resume_errored=True).fit()'
-    unchanged = desk.run(restore)
+    unchanged = project.run(restore)
     assert re.search(r"using the stored trainable train from \d{4}-\d\d-\d\d \d\d:\d\d:\d\d", unchanged)
     assert "pass trainable=train to use changed code" in unchanged
     assert "UserWarning" not in unchanged
-    desk.edit("SCALE = 1", "SCALE = 2")
-    assert "SCALE, which helper uses, is not the same as in" in desk.run(restore)
-    desk.edit('raise ValueError("the bug")', "pass")
-    shown = desk.run(restore)
+    project.edit("SCALE = 1", "SCALE = 2")
+    assert "SCALE, which helper uses, is not the same as in" in project.run(restore)
+    project.edit('raise ValueError("the bug")', "pass")
+    shown = project.run(restore)
     assert "UserWarning: The trainable 'train' is used as stored" in shown
     assert "Tuner.restore(path, trainable=train)" in shown
     assert "2 failed" in shown  # it did what it said
 
 
-def test_the_command_line_says_so_and_can_import_the_changed_code(desk: Desk) -> None:
-    desk.run()
-    desk.edit('raise ValueError("the bug")', "pass")
-    stored = desk.cli("resume", "store/exp", "--resume-errored")
+def test_the_command_line_says_so_and_can_import_the_changed_code(project: Project) -> None:
+    project.run()
+    project.edit('raise ValueError("the bug")', "pass")
+    stored = project.cli("resume", "store/exp", "--resume-errored")
     assert "warning: The trainable 'train' is used as stored" in stored
     assert "--trainable MODULE:NAME" in stored
     assert "2 failed" in stored
-    assert "cannot be imported" in desk.cli("resume", "store/exp", "--trainable", "script:nothing")
-    assert "must be MODULE:NAME" in desk.cli("resume", "store/exp", "--trainable", "script")
-    assert "2 done" in desk.cli("resume", "store/exp", "--resume-errored", "--trainable", "script:train")
+    assert "cannot be imported" in project.cli("resume", "store/exp", "--trainable", "script:nothing")
+    assert "must be MODULE:NAME" in project.cli("resume", "store/exp", "--trainable", "script")
+    assert "2 done" in project.cli("resume", "store/exp", "--resume-errored", "--trainable", "script:train")
 
 
 def test_after_an_error_of_the_users_code_the_hint_carries_the_trainable(

@@ -290,7 +290,7 @@ STEPS = [
 def test_a_stage_that_another_driver_commits_meanwhile_is_a_success(
     trial: Trial, step: str, when: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A keeper's thread of a driver that was taken over still works; its rename comes between two steps of ours."""
+    """A checkpoint thread of a driver that was taken over still runs; its rename comes between two steps of ours."""
     name = trial.sealed().name
     real, other = getattr(commit_module._Commit, step), []
 

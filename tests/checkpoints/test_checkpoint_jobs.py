@@ -11,7 +11,7 @@ import pytest
 from checkpoint_trial import Trial
 
 from holdfast.checkpoints import delete as delete_module
-from holdfast.checkpoints import jobs as keeper_module
+from holdfast.checkpoints import jobs as jobs_module
 from holdfast.checkpoints.checkpoint_reader import verify
 from holdfast.checkpoints.commit import Committed
 from holdfast.checkpoints.job_threads import MAX_JOBS_AT_ONCE
@@ -31,11 +31,11 @@ def commit_job(trial: Trial, index: int = 0, n: int = 0) -> CommitJob:
     return CommitJob(n, index, str(trial.dir), trial.sealed().name, trial.id, trial.attempt)
 
 
-def run(keeper: CheckpointJobThreads, *jobs: CommitJob | VerifyJob | DeleteJob) -> list[Outcome]:
+def run(threads: CheckpointJobThreads, *jobs: CommitJob | VerifyJob | DeleteJob) -> list[Outcome]:
     for job in jobs:
-        keeper.submit(job)
-    keeper.close(wait=True)
-    return keeper.drain()
+        threads.submit(job)
+    threads.close(wait=True)
+    return threads.drain()
 
 
 def wait_for(condition: Callable[[], bool]) -> None:
@@ -47,17 +47,17 @@ def wait_for(condition: Callable[[], bool]) -> None:
 
 def test_jobs_of_a_trial_are_done_in_order(trial: Trial) -> None:
     wakes: list[None] = []
-    keeper = CheckpointJobThreads(lambda: wakes.append(None))
+    threads = CheckpointJobThreads(lambda: wakes.append(None))
     first, second = commit_job(trial, 0), commit_job(trial, 1)
     directory = str(trial.dir / "checkpoint_000000")
-    outcomes = run(keeper, first, second, DeleteJob(0, 0, directory), VerifyJob(0, 0, directory, "x"))
+    outcomes = run(threads, first, second, DeleteJob(0, 0, directory), VerifyJob(0, 0, directory, "x"))
     saved = verify(trial.dir / "checkpoint_000001")
     assert [type(outcome) for outcome in outcomes] == [CommitEnded, CommitEnded, DeleteEnded, VerifyEnded]
     assert outcomes[1] == CommitEnded(0, 1, outcomes[1].digest, saved.total)
     assert outcomes[3] == VerifyEnded(0, 0, ok=False, damaged=True, message=outcomes[3].message)
     assert len(wakes) == 4
-    assert keeper.pending == 0
-    assert keeper.drain() == []
+    assert threads.pending == 0
+    assert threads.drain() == []
 
 
 def test_a_verification_compares_the_digest(trial: Trial) -> None:
@@ -99,13 +99,13 @@ def test_no_exception_leaves_a_thread(error: BaseException, trial: Trial, monkey
         raise error
 
     with monkeypatch.context() as patch:
-        patch.setattr(keeper_module, "commit", fail)
-        keeper = CheckpointJobThreads(lambda: None)
-        keeper.submit(commit_job(trial))
-        wait_for(lambda: keeper.pending == 0)
-    (outcome,) = keeper.drain()
+        patch.setattr(jobs_module, "commit", fail)
+        threads = CheckpointJobThreads(lambda: None)
+        threads.submit(commit_job(trial))
+        wait_for(lambda: threads.pending == 0)
+    (outcome,) = threads.drain()
     assert outcome == JobFailed(0, 0, CommitJob, False, str(error) or type(error).__name__)
-    assert run(keeper, commit_job(trial, 1))[0].index == 1
+    assert run(threads, commit_job(trial, 1))[0].index == 1
 
 
 def test_a_wake_that_fails_stops_nothing(trial: Trial) -> None:
@@ -138,7 +138,7 @@ class Gate:
 @pytest.fixture
 def gate(monkeypatch: pytest.MonkeyPatch) -> Gate:
     gate = Gate()
-    monkeypatch.setattr(keeper_module, "commit", gate)
+    monkeypatch.setattr(jobs_module, "commit", gate)
     return gate
 
 
@@ -147,55 +147,55 @@ def job(n: int, index: int) -> CommitJob:
 
 
 def test_at_most_four_jobs_run_at_once(gate: Gate) -> None:
-    keeper = CheckpointJobThreads(lambda: None)
+    threads = CheckpointJobThreads(lambda: None)
     for n in range(20):
-        keeper.submit(job(n, 0))
+        threads.submit(job(n, 0))
     wait_for(lambda: gate.started == MAX_JOBS_AT_ONCE)
-    assert keeper.pending == 20
+    assert threads.pending == 20
     gate.open.set()
-    assert len(run(keeper)) == 20
+    assert len(run(threads)) == 20
     assert gate.most == MAX_JOBS_AT_ONCE
 
 
 def test_one_slow_trial_does_not_hold_up_the_others(gate: Gate, trial: Trial) -> None:
-    keeper = CheckpointJobThreads(lambda: None)
+    threads = CheckpointJobThreads(lambda: None)
     for index in range(5):
-        keeper.submit(job(1, index))
+        threads.submit(job(1, index))
     trial.dir.mkdir()
-    keeper.submit(DeleteJob(2, 0, str(trial.dir / "checkpoint_000000")))
-    wait_for(lambda: keeper.pending == 5 and gate.started == 1)
-    assert keeper.drain() == [DeleteEnded(2, 0, ok=True)]
+    threads.submit(DeleteJob(2, 0, str(trial.dir / "checkpoint_000000")))
+    wait_for(lambda: threads.pending == 5 and gate.started == 1)
+    assert threads.drain() == [DeleteEnded(2, 0, ok=True)]
     assert gate.most == 1
     gate.open.set()
-    assert [outcome.index for outcome in run(keeper)] == [0, 1, 2, 3, 4]
+    assert [outcome.index for outcome in run(threads)] == [0, 1, 2, 3, 4]
     assert gate.most == 1
 
 
 def test_closing_without_waiting_drops_what_has_not_begun(gate: Gate) -> None:
-    keeper = CheckpointJobThreads(lambda: None)
+    threads = CheckpointJobThreads(lambda: None)
     for n in range(6):
-        keeper.submit(job(n, 0))
-    keeper.submit(job(0, 1))
+        threads.submit(job(n, 0))
+    threads.submit(job(0, 1))
     wait_for(lambda: gate.started == MAX_JOBS_AT_ONCE)
-    keeper.close(wait=False)
-    assert keeper.pending == MAX_JOBS_AT_ONCE
+    threads.close(wait=False)
+    assert threads.pending == MAX_JOBS_AT_ONCE
     gate.open.set()
-    wait_for(lambda: keeper.pending == 0)
-    assert len(keeper.drain()) == gate.started == MAX_JOBS_AT_ONCE
-    wait_for(lambda: not any(thread.is_alive() for thread in keeper._threads))
+    wait_for(lambda: threads.pending == 0)
+    assert len(threads.drain()) == gate.started == MAX_JOBS_AT_ONCE
+    wait_for(lambda: not any(thread.is_alive() for thread in threads._threads))
 
 
 def test_closing_can_wait_for_what_has_begun(gate: Gate) -> None:
-    keeper = CheckpointJobThreads(lambda: None)
-    keeper.submit(job(0, 0))
-    keeper.submit(job(0, 1))
+    threads = CheckpointJobThreads(lambda: None)
+    threads.submit(job(0, 0))
+    threads.submit(job(0, 1))
     wait_for(lambda: gate.started == 1)
-    keeper.close(wait=False, running_s=0.01)
-    assert keeper.pending == 1
+    threads.close(wait=False, running_s=0.01)
+    assert threads.pending == 1
     threading.Timer(0.05, gate.open.set).start()
-    keeper.close(wait=False, running_s=20)
-    assert keeper.drain() == [CommitEnded(0, 0)]
-    assert not any(thread.is_alive() for thread in keeper._threads)
+    threads.close(wait=False, running_s=20)
+    assert threads.drain() == [CommitEnded(0, 0)]
+    assert not any(thread.is_alive() for thread in threads._threads)
 
 
 def test_what_a_failed_deletion_says_names_no_place(trial: Trial, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,18 +219,18 @@ def test_what_a_failed_deletion_says_names_no_place(trial: Trial, monkeypatch: p
     )
 
 
-def test_a_closed_keeper_takes_no_jobs() -> None:
-    keeper = CheckpointJobThreads(lambda: None)
-    keeper.close()
-    keeper.close()
+def test_closed_threads_take_no_jobs() -> None:
+    threads = CheckpointJobThreads(lambda: None)
+    threads.close()
+    threads.close()
     with pytest.raises(InternalError, match="closed"):
-        keeper.submit(job(0, 0))
+        threads.submit(job(0, 0))
 
 
 def test_threads_are_reused(trial: Trial) -> None:
-    keeper = CheckpointJobThreads(lambda: None)
+    threads = CheckpointJobThreads(lambda: None)
     for index in range(5):
-        keeper.submit(DeleteJob(0, index, str(trial.dir / "checkpoint_000000")))
-        wait_for(lambda: keeper.pending == 0 and keeper._idle == 1)
-    assert len(keeper._threads) == 1
-    keeper.close()
+        threads.submit(DeleteJob(0, index, str(trial.dir / "checkpoint_000000")))
+        wait_for(lambda: threads.pending == 0 and threads._idle == 1)
+    assert len(threads._threads) == 1
+    threads.close()

@@ -1,4 +1,4 @@
-"""Lanes: what needs only this machine does not wait for a network, and jobs of one checkpoint keep their order."""
+"""Two queues: what needs only this machine does not wait for a network, and jobs of one checkpoint keep their order."""
 
 from __future__ import annotations
 
@@ -49,11 +49,11 @@ def store() -> Iterator[Store]:
     store.opened.set()
 
 
-def drain(keeper: RemoteJobThreads, count: int) -> list[Any]:
+def drain(threads: RemoteJobThreads, count: int) -> list[Any]:
     found: list[Any] = []
 
     def enough() -> bool:
-        found.extend(keeper.drain())
+        found.extend(threads.drain())
         return len(found) >= count
 
     wait_for(enough)
@@ -61,76 +61,76 @@ def drain(keeper: RemoteJobThreads, count: int) -> list[Any]:
 
 
 def test_a_store_that_hangs_holds_up_nothing_that_needs_this_machine_alone(store: Store) -> None:
-    keeper = RemoteJobThreads(lambda: None, store.perform)
+    threads = RemoteJobThreads(lambda: None, store.perform)
     for n in range(2 * MAX_JOBS_AT_ONCE):
-        keeper.submit(commit(n, 0))
-        keeper.submit(DeleteJob(n, 1, ""))
+        threads.submit(commit(n, 0))
+        threads.submit(DeleteJob(n, 1, ""))
     local = [PrepareJob(0, 2, "", "", "", 0), VerifyJob(0, 3, "", ""), DiscardJob(0, 4, "", ""), PruneJob(0, 5, "")]
     for job in local:
-        keeper.submit(job)
-    assert sorted(map(str, drain(keeper, len(local)))) == sorted(map(str, local))
+        threads.submit(job)
+    assert sorted(map(str, drain(threads, len(local)))) == sorted(map(str, local))
     store.opened.set()
-    keeper.close()
-    assert len(keeper.drain()) == 4 * MAX_JOBS_AT_ONCE
+    threads.close()
+    assert len(threads.drain()) == 4 * MAX_JOBS_AT_ONCE
 
 
 def test_jobs_of_one_checkpoint_run_one_after_the_other_in_whichever_lane(store: Store) -> None:
-    keeper = RemoteJobThreads(lambda: None, store.perform)
+    threads = RemoteJobThreads(lambda: None, store.perform)
     jobs = [commit(0, 0), PruneJob(0, 0, ""), VerifyJob(0, 0, "", ""), DeleteJob(0, 0, "")]
     for job in jobs:
-        keeper.submit(job)
+        threads.submit(job)
     wait_for(lambda: bool(store.begun))
     assert store.begun == jobs[:1]
-    assert keeper.pending == 4
+    assert threads.pending == 4
     store.opened.set()
-    assert drain(keeper, 4) == jobs
-    assert keeper.pending == 0
+    assert drain(threads, 4) == jobs
+    assert threads.pending == 0
 
 
 def test_what_has_not_begun_can_be_withdrawn_wherever_it_waits(store: Store) -> None:
-    keeper = RemoteJobThreads(lambda: None, store.perform)
+    threads = RemoteJobThreads(lambda: None, store.perform)
     running = [commit(n, 0) for n in range(MAX_JOBS_AT_ONCE)]
     for job in running:
-        keeper.submit(job)
+        threads.submit(job)
     wait_for(lambda: len(store.begun) == MAX_JOBS_AT_ONCE)
     behind = commit(0, 1)  # another job of its trial
     no_thread = commit(9, 0)
     held = PruneJob(9, 0, "")  # another job of its checkpoint
     for job in (behind, no_thread, held):
-        keeper.submit(job)
+        threads.submit(job)
     for job in (behind, held, no_thread):
-        assert keeper.waits(job)
-        assert keeper.withdraw(job)
-        assert not keeper.waits(job)
-        assert not keeper.withdraw(job)
-    assert not keeper.waits(running[0])
-    assert not keeper.withdraw(running[0])
-    keeper.submit(no_thread)
-    keeper.submit(held)
-    assert keeper.withdraw(no_thread)
-    assert drain(keeper, 1) == [held], "it need not wait any longer"
+        assert threads.waits(job)
+        assert threads.withdraw(job)
+        assert not threads.waits(job)
+        assert not threads.withdraw(job)
+    assert not threads.waits(running[0])
+    assert not threads.withdraw(running[0])
+    threads.submit(no_thread)
+    threads.submit(held)
+    assert threads.withdraw(no_thread)
+    assert drain(threads, 1) == [held], "it need not wait any longer"
     store.opened.set()
-    assert len(drain(keeper, MAX_JOBS_AT_ONCE)) == MAX_JOBS_AT_ONCE
+    assert len(drain(threads, MAX_JOBS_AT_ONCE)) == MAX_JOBS_AT_ONCE
 
 
 def test_closing_without_waiting_leaves_a_store_that_hangs_behind(store: Store) -> None:
-    keeper = RemoteJobThreads(lambda: None, store.perform)
-    keeper.submit(commit(0, 0))
-    keeper.submit(PruneJob(0, 0, ""))
+    threads = RemoteJobThreads(lambda: None, store.perform)
+    threads.submit(commit(0, 0))
+    threads.submit(PruneJob(0, 0, ""))
     wait_for(lambda: len(store.begun) == 1)
-    keeper.close(wait=False, running_s=0.01)
+    threads.close(wait=False, running_s=0.01)
     with pytest.raises(InternalError, match="closed"):
-        keeper.submit(commit(1, 0))
+        threads.submit(commit(1, 0))
     store.opened.set()
-    wait_for(lambda: keeper.pending == 0)
+    wait_for(lambda: threads.pending == 0)
     assert store.begun == [commit(0, 0)]
 
 
 def test_more_commits_are_under_way_if_other_machines_upload(store: Store) -> None:
-    keeper = RemoteJobThreads(lambda: None, store.perform, commits_at_once=2 * MAX_JOBS_AT_ONCE)
+    threads = RemoteJobThreads(lambda: None, store.perform, commits_at_once=2 * MAX_JOBS_AT_ONCE)
     for n in range(3 * MAX_JOBS_AT_ONCE):
-        keeper.submit(commit(n, 0))
+        threads.submit(commit(n, 0))
     wait_for(lambda: len(store.begun) == 2 * MAX_JOBS_AT_ONCE)
     store.opened.set()
-    assert len(drain(keeper, 3 * MAX_JOBS_AT_ONCE)) == 3 * MAX_JOBS_AT_ONCE
-    keeper.close(False)
+    assert len(drain(threads, 3 * MAX_JOBS_AT_ONCE)) == 3 * MAX_JOBS_AT_ONCE
+    threads.close(False)

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import far
 import pytest
+import store_trials
 from roots import RootWriter
 
 from holdfast.controller import user_requests
@@ -28,7 +28,7 @@ DEADLINE_S = 60
 @pytest.fixture
 def live(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     """A driver with one trial, which waits before its third step."""
-    process = far.driver(str(tmp_path / "results"), tmp_path, {})
+    process = store_trials.driver(str(tmp_path / "results"), tmp_path, {})
     yield process
     process.kill()
     process.wait()
@@ -103,7 +103,7 @@ def test_requests_to_a_store_go_through_the_mirror_of_its_driver(
     bucket: str, tmp_path: Path, holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"{bucket}/exp"
-    process = far.driver(bucket, tmp_path, {})
+    process = store_trials.driver(bucket, tmp_path, {})
     try:
         assert holdfast("note", url, 0, "from here").code == 0
         monkeypatch.setenv("HOLDFAST_LOCAL_CACHE_DIR", str(tmp_path / "another machine"))

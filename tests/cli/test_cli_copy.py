@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import far
 import pytest
+import store_trials
 from roots import RootWriter, small_experiment
 
 import holdfast as tune
@@ -142,21 +142,21 @@ def with_uid(path: Path, uid: str) -> Path:
 def test_an_experiment_goes_on_in_a_store_and_back_on_a_disk(
     holdfast: Run, bucket: str, tmp_path: Path, cache: Path
 ) -> None:
-    path = far.interrupted(str(tmp_path / "local"), tmp_path)
+    path = store_trials.interrupted(str(tmp_path / "local"), tmp_path)
     url = f"{bucket}/runs/moved"
     answer = holdfast("copy", path, url)
     assert answer.code == 0, answer.err
     assert answer.out.startswith(f"copied {path} to {url}:")
     assert answer.out.endswith("; verified\n")
-    store = far.store_of(url)
-    assert not far.keys(store, ".hfp")
+    store = store_trials.store_of(url)
+    assert not store_trials.keys(store, ".hfp")
     assert holdfast("verify", url).code == 0
     assert json.loads(holdfast("status", url, "--json").out)["state"] == "interrupted"
     shutil.rmtree(path)
 
-    far_grid = tune.Tuner.restore(url).fit()
-    assert [result.metrics["step"] for result in far_grid] == [3, 3, 3]
-    assert far.keys(store, ".hfp")
+    remote_grid = tune.Tuner.restore(url).fit()
+    assert [result.metrics["step"] for result in remote_grid] == [3, 3, 3]
+    assert store_trials.keys(store, ".hfp")
     assert holdfast("verify", url).code == 0
 
     for source, target in ((url, f"{bucket}/runs/again"), (f"{bucket}/runs/again", str(tmp_path / "back"))):
@@ -166,7 +166,7 @@ def test_an_experiment_goes_on_in_a_store_and_back_on_a_disk(
         assert holdfast("verify", target).code == 0
     assert not list(cache.glob("*/.scratch-*"))
     back = ResultGrid.from_path(tmp_path / "back")
-    assert [result.metrics for result in back] == [result.metrics for result in far_grid]
+    assert [result.metrics for result in back] == [result.metrics for result in remote_grid]
     for result in back:
         assert result.checkpoint is not None
         with result.checkpoint.as_directory() as directory:
@@ -177,7 +177,7 @@ def test_an_experiment_goes_on_in_a_store_and_back_on_a_disk(
 def test_an_interrupted_experiment_comes_back_from_a_store(
     holdfast: Run, bucket: str, tmp_path: Path, cache: Path
 ) -> None:
-    url = far.interrupted(f"{bucket}/runs", tmp_path)
+    url = store_trials.interrupted(f"{bucket}/runs", tmp_path)
     assert holdfast("copy", url, tmp_path / "back").code == 0
     grid = tune.Tuner.restore(tmp_path / "back").fit()
     assert [result.metrics["step"] for result in grid] == [3, 3, 3]
@@ -196,4 +196,4 @@ def test_a_half_copy_in_a_store_is_finished_later(
     assert json.loads(holdfast("list", bucket, "--json").out) == []
     facts = json.loads(holdfast("copy", root.path, url, "--json").out)
     assert (facts["checkpoints"], facts["present"], facts["whole"]) == (5, 5, True)
-    assert copy_target.MARK not in far.keys(far.store_of(url), ".json")
+    assert copy_target.MARK not in store_trials.keys(store_trials.store_of(url), ".json")

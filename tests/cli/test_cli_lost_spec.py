@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import far
 import pytest
+import store_trials
 from roots import small_experiment
 
 import holdfast as tune
@@ -116,24 +116,24 @@ def test_a_directory_that_never_was_an_experiment_is_none(tmp_path: Path, holdfa
 
 def test_a_history_that_is_gone_as_a_whole_is_not_begun_anew(tmp_path: Path) -> None:
     """The file is there, and nothing else but checkpoints."""
-    path = Path(far.tuner(str(tmp_path)).fit().experiment_path)
+    path = Path(store_trials.tuner(str(tmp_path)).fit().experiment_path)
     for folder in ("epochs", "journal", "snapshots"):
         shutil.rmtree(path / ".holdfast" / folder, ignore_errors=True)
     spec = (path / ".holdfast" / "spec.json").read_bytes()
     with pytest.raises(ExperimentExistsError):
-        far.tuner(str(tmp_path))
+        store_trials.tuner(str(tmp_path))
     again = tune.RunConfig(name="exp", storage_path=str(tmp_path), if_exists="resume", verbose=0)
     with pytest.raises(JournalDamagedError, match="has lost records"):
-        tune.Tuner(far.train, param_space={"x": tune.grid_search([1, 2])}, run_config=again).fit()
+        tune.Tuner(store_trials.train, param_space={"x": tune.grid_search([1, 2])}, run_config=again).fit()
     assert (path / ".holdfast" / "spec.json").read_bytes() == spec
 
 
 def test_in_a_store_the_missing_file_is_named_by_its_address(bucket: str, cache: Path, holdfast: Run) -> None:
-    url = far.tuner(f"{bucket}/runs").fit().experiment_path
-    store = far.store_of(url)
+    url = store_trials.tuner(f"{bucket}/runs").fit().experiment_path
+    store = store_trials.store_of(url)
     store.delete([".holdfast/spec.json"])
     with pytest.raises(DamageError, match=r"spec\.json of s3://.* is missing in the store.*upload"):
-        tune.Tuner.restore(url, far.train).fit()
+        tune.Tuner.restore(url, store_trials.train).fit()
     shutil.rmtree(cache)
     for command in ("status", "verify", "show", "gc", "rm"):
         answer = holdfast(command, url, *(["--yes"] if command == "rm" else []))
@@ -145,4 +145,4 @@ def test_in_a_store_the_missing_file_is_named_by_its_address(bucket: str, cache:
         tune.Tuner.restore(url)
     assert os.path.basename(url) == "exp"
     with pytest.raises(ExperimentExistsError):
-        far.tuner(f"{bucket}/runs")
+        store_trials.tuner(f"{bucket}/runs")

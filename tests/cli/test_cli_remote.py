@@ -8,8 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import far
 import pytest
+import store_trials
 from roots import small_experiment
 
 import holdfast as tune
@@ -26,7 +26,7 @@ Run = Callable[..., Any]
 @pytest.fixture
 def stored(bucket: str) -> str:
     """A finished experiment in a store, and its mirror here."""
-    grid = far.tuner(f"{bucket}/runs").fit()
+    grid = store_trials.tuner(f"{bucket}/runs").fit()
     assert grid.num_errors == 0
     return grid.experiment_path
 
@@ -37,7 +37,9 @@ def stored_apart(bucket: str, tmp_path: Path) -> str:
 
     Otherwise it would depend on the machine's speed what is in which part of the journal.
     """
-    grid = far.tuner(f"{bucket}/runs", callback=far.GoOnAfterSave(str(tmp_path)), hold_at=2, dir=str(tmp_path)).fit()
+    grid = store_trials.tuner(
+        f"{bucket}/runs", callback=store_trials.GoOnAfterSave(str(tmp_path)), hold_at=2, dir=str(tmp_path)
+    ).fit()
     assert grid.num_errors == 0
     return grid.experiment_path
 
@@ -91,7 +93,7 @@ def test_results_are_read_from_a_uri(stored: str, bucket: str, cache: Path) -> N
     assert (result.path, result.metrics, result.status) == (best.path, best.metrics, "TERMINATED")
     assert result.checkpoint is not None
     with result.checkpoint.as_directory() as directory:
-        assert json.loads(Path(directory, "state.json").read_text()) == {"step": far.STEPS}
+        assert json.loads(Path(directory, "state.json").read_text()) == {"step": store_trials.STEPS}
     for place in (stored, f"{stored}/.holdfast/spec.json"):
         analysis = ExperimentAnalysis(place)
         assert analysis.experiment_path == stored
@@ -102,7 +104,7 @@ def test_results_are_read_from_a_uri(stored: str, bucket: str, cache: Path) -> N
 
 def test_a_lone_trial_in_a_store_is_read_from_its_files(stored: str, bucket: str) -> None:
     known = ResultGrid.from_path(stored)[0]
-    far.clone(known.path, f"{bucket}/taken/trial")
+    store_trials.clone(known.path, f"{bucket}/taken/trial")
     result = Result.from_path(f"{bucket}/taken/trial")
     assert result.path == f"{bucket}/taken/trial"
     assert result.metrics_history == known.metrics_history
@@ -130,19 +132,19 @@ def test_a_file_system_object_leads_to_the_same(holdfast: Run, tmp_path: Path, c
 def test_verify_reads_every_object_and_names_the_damaged_key(holdfast: Run, stored: str, bucket: str) -> None:
     whole = json.loads(holdfast("verify", stored, "--json").out)
     assert (whole["whole"], whole["findings"]) == (True, [])
-    assert whole["checkpoints"] == len(far.keys(far.store_of(stored), "/_manifest.json")) >= 2
+    assert whole["checkpoints"] == len(store_trials.keys(store_trials.store_of(stored), "/_manifest.json")) >= 2
     assert "only names and sizes" in holdfast("verify", stored, "--quick").out
 
-    store = far.clone(stored, f"{bucket}/bad/exp")
-    weights = far.keys(store, "checkpoint_000003/sub/weights.bin")[0]
-    far.flip(store, weights)
+    store = store_trials.clone(stored, f"{bucket}/bad/exp")
+    weights = store_trials.keys(store, "checkpoint_000003/sub/weights.bin")[0]
+    store_trials.flip(store, weights)
     assert holdfast("verify", f"{bucket}/bad/exp", "--quick").code == 0
     answer = holdfast("verify", f"{bucket}/bad/exp")
     assert answer.code == 1
     assert f"damage: {weights}: its content is not what was saved" in answer.out
     store.delete([weights])
     assert f"damage: {weights}: is missing" in holdfast("verify", f"{bucket}/bad/exp", "--quick").out
-    manifest = far.keys(store, "checkpoint_000003/_manifest.json")[1]
+    manifest = store_trials.keys(store, "checkpoint_000003/_manifest.json")[1]
     store.delete([manifest])
     assert f"damage: {manifest}: is missing" in holdfast("verify", f"{bucket}/bad/exp", "--quick").out
 
@@ -152,9 +154,9 @@ def test_verify_and_restore_name_a_damaged_object_of_a_store(
     holdfast: Run, stored: str, bucket: str, name: str, cache: Path
 ) -> None:
     url, key = f"{bucket}/bad/exp", f".holdfast/objects/{name}"
-    store = far.clone(stored, url)
+    store = store_trials.clone(stored, url)
     whole = store.get(key)
-    far.flip(store, key)
+    store_trials.flip(store, key)
     answer = holdfast("verify", url)
     assert answer.code == 1
     assert f"damage: {key}: its content does not match its checksum" in answer.out
@@ -166,17 +168,17 @@ def test_verify_and_restore_name_a_damaged_object_of_a_store(
     assert f"damage: {key}: it is missing" in holdfast("verify", url).out
     store.put(key, whole)
     assert holdfast("verify", url).code == 0
-    tune.Tuner.restore(url, far.train).fit()
+    tune.Tuner.restore(url, store_trials.train).fit()
     assert holdfast("verify", url).code == 0
     assert store.get(".holdfast/objects/trainable.pkl").endswith(MAGIC)
 
 
 @pytest.mark.parametrize("harm", ["flip", "delete", "swap"])
 def test_verify_names_a_damaged_part(holdfast: Run, stored_apart: str, bucket: str, harm: str, tmp_path: Path) -> None:
-    store = far.clone(stored_apart, f"{bucket}/bad/exp")
-    damaged, next_one, *_ = far.parts_from_first_commit(store)
+    store = store_trials.clone(stored_apart, f"{bucket}/bad/exp")
+    damaged, next_one, *_ = store_trials.parts_from_first_commit(store)
     if harm == "flip":
-        far.flip(store, damaged, at=60)
+        store_trials.flip(store, damaged, at=60)
     elif harm == "delete":
         store.delete([damaged])
     else:
@@ -218,8 +220,8 @@ def test_a_newest_part_that_is_gone_is_missed_by_every_command_on_an_empty_machi
     holdfast: Run, stored: str, bucket: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"{bucket}/bad/exp"
-    store = far.clone(stored, url)
-    gone = far.keys(store, ".hfp")[-2:]
+    store = store_trials.clone(stored, url)
+    gone = store_trials.keys(store, ".hfp")[-2:]
     store.delete(gone)
     nobody_lives(monkeypatch)
     for command in (("status",), ("show",), ("export", tmp_path / "out.csv"), ("copy", tmp_path / "copy"), ("verify",)):
@@ -227,13 +229,13 @@ def test_a_newest_part_that_is_gone_is_missed_by_every_command_on_an_empty_machi
         assert answer.code == 1, command
         assert gone[0] in answer.out + answer.err, command
         assert "--before-damage" in answer.out + answer.err, command
-    for read in (ResultGrid.from_path, lambda path: tune.Tuner.restore(path, far.train).fit()):
+    for read in (ResultGrid.from_path, lambda path: tune.Tuner.restore(path, store_trials.train).fit()):
         with pytest.raises(JournalDamagedError, match="is missing"):
             read(url)
     assert holdfast("copy", url, tmp_path / "saved", "--before-damage").code in (0, 1)
     if holdfast("verify", tmp_path / "saved").code == 1:
         assert holdfast("repair", tmp_path / "saved", "--yes").code == 0
-    grid = tune.Tuner.restore(str(tmp_path / "saved"), far.train).fit()
+    grid = tune.Tuner.restore(str(tmp_path / "saved"), store_trials.train).fit()
     assert [list(result.metrics_dataframe["step"]) for result in grid] == [[0, 1, 2, 3], [0, 1, 2, 3]]  # type: ignore[index]
 
 
@@ -242,22 +244,22 @@ def test_checkpoints_in_a_store_that_its_journal_does_not_know_are_found(
 ) -> None:
     """All newest parts are gone, and with them whatever said that they were there."""
     url = f"{bucket}/bad/exp"
-    store = far.clone(stored_apart, url)
-    newest = far.parts_from_first_commit(store)
+    store = store_trials.clone(stored_apart, url)
+    newest = store_trials.parts_from_first_commit(store)
     store.delete([*newest, *(stat.key for stat in store.list(".holdfast/marks/"))])
     nobody_lives(monkeypatch)
     answer = holdfast("verify", url)
     assert answer.code == 1
     assert "the journal has lost the record of this checkpoint" in answer.out
     with pytest.raises(JournalDamagedError, match="has lost records"):
-        tune.Tuner.restore(url, far.train).fit()
+        tune.Tuner.restore(url, store_trials.train).fit()
 
 
 def test_a_live_driver_is_seen_from_here_and_from_elsewhere(
     holdfast: Run, bucket: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"{bucket}/runs/exp"
-    process = far.driver(f"{bucket}/runs", tmp_path, {})
+    process = store_trials.driver(f"{bucket}/runs", tmp_path, {})
     try:
         facts = json.loads(holdfast("status", url, "--json").out)
         assert (facts["state"], facts["holder"]["pid"]) == ("running", process.pid)
@@ -287,7 +289,7 @@ def test_a_live_driver_is_seen_from_here_and_from_elsewhere(
 
 
 def test_resume_takes_a_uri(holdfast: Run, bucket: str, tmp_path: Path, cache: Path) -> None:
-    url = far.interrupted(f"{bucket}/runs", tmp_path)
+    url = store_trials.interrupted(f"{bucket}/runs", tmp_path)
     assert f"resume: holdfast resume {url}" in holdfast("status", url).out
     shutil.rmtree(cache)
     answer = holdfast("resume", url, "--json")
@@ -301,7 +303,7 @@ def test_a_store_whose_whole_journal_is_gone_is_damaged_and_nothing_begins_anew(
     holdfast: Run, stored: str, bucket: str, cache: Path, tmp_path: Path, mirror: bool
 ) -> None:
     url = f"{bucket}/bad/exp"
-    store = far.clone(stored, url)
+    store = store_trials.clone(stored, url)
     if mirror:
         assert holdfast("status", url).code == 0
     lost = [stat.key for stat in store.list(".holdfast/") if stat.key.split("/")[1] in ("parts", "marks")]
@@ -310,7 +312,7 @@ def test_a_store_whose_whole_journal_is_gone_is_damaged_and_nothing_begins_anew(
         # What it knows is more than the store has: nothing is lost, and it is shown.
         assert len(ResultGrid.from_path(url)) == 2
         shutil.rmtree(cache)
-    there = far.keys(store, "")
+    there = store_trials.keys(store, "")
     for command in (("status",), ("show",), ("logs",), ("export", tmp_path / "out.csv"), ("verify",), ("list",)):
         answer = holdfast(command[0], url, *command[1:])
         assert answer.code == 1, command
@@ -319,15 +321,17 @@ def test_a_store_whose_whole_journal_is_gone_is_damaged_and_nothing_begins_anew(
     for read in (
         ResultGrid.from_path,
         lambda path: ExperimentAnalysis(path).trials,
-        lambda path: tune.Tuner.restore(path, far.train).fit(),
-        lambda path: tune.Tuner(far.train, param_space={"x": tune.grid_search([1, 2])}, run_config=again).fit(),
+        lambda path: tune.Tuner.restore(path, store_trials.train).fit(),
+        lambda path: tune.Tuner(
+            store_trials.train, param_space={"x": tune.grid_search([1, 2])}, run_config=again
+        ).fit(),
         # What a driver that refused has left behind vouches for nothing.
-        lambda path: tune.Tuner.restore(path, far.train).fit(),
+        lambda path: tune.Tuner.restore(path, store_trials.train).fit(),
         ResultGrid.from_path,
     ):
         with pytest.raises(JournalDamagedError, match=r"has lost records: .* checkpoints were committed"):
             read(url)
-    assert [key for key in far.keys(store, "") if not key.startswith(".holdfast/")] == [
+    assert [key for key in store_trials.keys(store, "") if not key.startswith(".holdfast/")] == [
         key for key in there if not key.startswith(".holdfast/")
     ]
 
@@ -336,8 +340,8 @@ def test_readers_on_another_machine_compare_with_the_checkpoints_in_the_store(
     holdfast: Run, stored_apart: str, bucket: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url = f"{bucket}/bad/exp"
-    store = far.clone(stored_apart, url)
-    store.delete([*far.parts_from_first_commit(store), *(stat.key for stat in store.list(".holdfast/marks/"))])
+    store = store_trials.clone(stored_apart, url)
+    store.delete([*store_trials.parts_from_first_commit(store), *(stat.key for stat in store.list(".holdfast/marks/"))])
     nobody_lives(monkeypatch)
     with pytest.raises(JournalDamagedError, match="has lost records"):
         ResultGrid.from_path(url)
@@ -351,7 +355,7 @@ def test_an_experiment_in_a_store_is_logged_while_it_runs_and_exported_from_else
     from trackers.file_tracker import FileTrackerCallback, read_files
 
     callback = FileTrackerCallback(str(tmp_path / "live"))
-    grid = far.tuner(f"{bucket}/runs", callback=callback).fit()
+    grid = store_trials.tuner(f"{bucket}/runs", callback=callback).fit()
     expected = {
         result.metrics["trial_id"]: [[(row["training_iteration"], row["loss"]) for row in rows]]
         for result in grid

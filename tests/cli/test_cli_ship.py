@@ -9,8 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import far
 import pytest
+import store_trials
 from roots import RootWriter, small_experiment
 
 import holdfast as tune
@@ -40,7 +40,7 @@ def test_what_an_outage_kept_here_is_sent_later(
     """The network goes, the trial saves once more, and the driver is killed: all of that is only in the mirror."""
     url = f"{bucket}/runs/exp"
     proxy = fault_proxy(seaweedfs.endpoint)
-    process = far.driver(f"{bucket}/runs", tmp_path, seaweedfs.environment(proxy.endpoint))
+    process = store_trials.driver(f"{bucket}/runs", tmp_path, seaweedfs.environment(proxy.endpoint))
     mirror = mirror_of(url)
     proxy.down()
     (tmp_path / "stay").touch()
@@ -74,17 +74,17 @@ def test_what_an_outage_kept_here_is_sent_later(
     assert holdfast("verify", url).code == 0
     grid = tune.Tuner.restore(url).fit()
     assert grid[0].metrics["step"] == 3
-    assert grid[0].metrics["training_iteration"] == far.STEPS
+    assert grid[0].metrics["training_iteration"] == store_trials.STEPS
     monkeypatch.undo()
 
 
 def test_ship_sends_result_files_that_the_store_lacks(holdfast: Run, bucket: str) -> None:
-    url = far.tuner(f"{bucket}/runs", xs=(1,)).fit().experiment_path
-    store = far.store_of(url)
-    lost = far.keys(store, "/result.json")
+    url = store_trials.tuner(f"{bucket}/runs", xs=(1,)).fit().experiment_path
+    store = store_trials.store_of(url)
+    lost = store_trials.keys(store, "/result.json")
     store.delete(lost)
     assert json.loads(holdfast("ship", url, "--json").out) == {"records": 0, "checkpoints": 0, "files": 1, "left": None}
-    assert far.keys(store, "/result.json") == lost
+    assert store_trials.keys(store, "/result.json") == lost
     assert holdfast("ship", "somewhere").code == 2
 
 
@@ -151,11 +151,13 @@ def test_gc_removes_a_deleted_checkpoint_and_keeps_a_staged_one(holdfast: Run, t
 
 
 def test_gc_in_a_store_goes_by_the_journal(holdfast: Run, bucket: str, cache: Path) -> None:
-    url = far.tuner(f"{bucket}/runs", xs=(1,)).fit().experiment_path
-    store = far.store_of(url)
-    folder = far.keys(store, "/result.json")[0].partition("/")[0]
+    url = store_trials.tuner(f"{bucket}/runs", xs=(1,)).fit().experiment_path
+    store = store_trials.store_of(url)
+    folder = store_trials.keys(store, "/result.json")[0].partition("/")[0]
     before = {stat.key for stat in store.list("")}
-    gone = next(index for index in range(far.STEPS) if f"{folder}/checkpoint_{index:06d}/state.json" not in before)
+    gone = next(
+        index for index in range(store_trials.STEPS) if f"{folder}/checkpoint_{index:06d}/state.json" not in before
+    )
     garbage = {
         f"{folder}/checkpoint_{gone:06d}/state.json": "deleted checkpoint",
         f"{folder}/checkpoint_000009/half.bin": "unfinished checkpoint",

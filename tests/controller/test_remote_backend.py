@@ -1,4 +1,4 @@
-"""An experiment's home in a store, without a driver: what it waits for, what it uploads, and when it gives up."""
+"""An experiment's backend in a store, without a driver: what it waits for, what it uploads, and when it gives up."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ def store() -> MemoryStore:
 
 
 class Opened:
-    """A home that was claimed, and the journal that its loop would write."""
+    """A backend that was claimed, and the journal that its loop would write."""
 
-    def __init__(self, home: RemoteBackend, root: Root) -> None:
-        self.home = home
+    def __init__(self, backend: RemoteBackend, root: Root) -> None:
+        self.backend = backend
         self.root = root
-        self.own = home.open(home.claim(takeover=False))
+        self.own = backend.open(backend.claim(takeover=False))
         self.written: set[str] = set()
         self.troubles: list[str] = []
 
     def start(self) -> None:
-        self.journal: ShippedJournal = self.home.follow(self.own, lambda: None, State())
-        self.home.start(self.troubles.append, self._take)
+        self.journal: ShippedJournal = self.backend.follow(self.own, lambda: None, State())
+        self.backend.start(self.troubles.append, self._take)
 
     def _take(self) -> set[str]:
         taken, self.written = self.written, set()
@@ -55,12 +55,12 @@ class Opened:
 
     def close(self) -> None:
         self.own.close()
-        self.home.close()
+        self.backend.close()
 
 
 @pytest.fixture
-def open_home(store: MemoryStore, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
-    """`open_home(durability="group", **SyncConfig's fields)`, in a store in memory."""
+def open_backend(store: MemoryStore, tmp_path: Path) -> Iterator[Callable[..., Opened]]:
+    """`open_backend(durability="group", **SyncConfig's fields)`, in a store in memory."""
     opened: list[Opened] = []
 
     def make(durability: Any = "group", **fields: Any) -> Opened:
@@ -81,11 +81,11 @@ def open_home(store: MemoryStore, tmp_path: Path) -> Iterator[Callable[..., Open
 
 
 def test_what_a_trial_waits_for_is_shipped_when_the_disk_has_it_and_not_at_the_next_look(
-    open_home: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+    open_backend: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With a shipper that looks at the journal by itself every few minutes only."""
     monkeypatch.setattr(remote_backend, "Shipper", functools.partial(Shipper, period_s=3600.0))
-    opened = open_home("sync")
+    opened = open_backend("sync")
     opened.start()
     for _ in range(3):
         seq = opened.journal.append([b"a report"])
@@ -101,11 +101,11 @@ def ship(opened: Opened, record: bytes) -> None:
 
 
 def test_a_file_is_in_the_store_before_the_record_that_refers_to_it(
-    open_home: Callable[..., Opened], store: MemoryStore
+    open_backend: Callable[..., Opened], store: MemoryStore
 ) -> None:
-    opened = open_home()
+    opened = open_backend()
     (opened.root.objects / "left-behind.pkl").write_bytes(b"by a driver that was killed")
-    opened = open_home()
+    opened = open_backend()
     (opened.root.objects / "settings.pkl").write_bytes(b"replaced before it ships")
     opened.start()
     ship(opened, b"first")
@@ -157,9 +157,9 @@ def names_in(store: MemoryStore) -> set[str]:
 
 
 def test_a_part_costs_no_look_at_all_the_files_there_are(
-    open_home: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
+    open_backend: Callable[..., Opened], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opened = open_home()
+    opened = open_backend()
     opened.start()
     ship(opened, b"first")
     scanned: list[str] = []
@@ -171,8 +171,8 @@ def test_a_part_costs_no_look_at_all_the_files_there_are(
     assert str(opened.root.objects) not in scanned
 
 
-def test_a_file_that_somebody_has_removed_keeps_nothing_from_being_shipped(open_home: Callable[..., Opened]) -> None:
-    opened = open_home()
+def test_a_file_that_somebody_has_removed_keeps_nothing_from_being_shipped(open_backend: Callable[..., Opened]) -> None:
+    opened = open_backend()
     opened.start()
     opened.root.object_written(opened.root.objects / "gone.pkl")
     ship(opened, b"first")
@@ -182,15 +182,15 @@ def test_a_file_that_somebody_has_removed_keeps_nothing_from_being_shipped(open_
 
 
 def test_what_callbacks_remember_at_the_end_is_in_the_store_when_it_has_finished(
-    open_home: Callable[..., Opened], store: MemoryStore
+    open_backend: Callable[..., Opened], store: MemoryStore
 ) -> None:
     """Not only with the part that lets go, which nobody waits for."""
-    opened = open_home()
+    opened = open_backend()
     opened.start()
     ship(opened, b"the last record")
     write_callback_states(opened.root, {"seen": 7})
     store.fail(Fault("denied", ("create",)))
-    opened.home.finish(State(), lambda: "")
+    opened.backend.finish(State(), lambda: "")
     store.heal()
     assert store.get(".holdfast/objects/callback-states.pkl") == opened.root.callback_states_file.read_bytes()
 
@@ -209,9 +209,9 @@ class Stuck(MemoryStore):
 
 @pytest.mark.parametrize("store", [Stuck()])
 def test_whoever_is_told_to_end_does_not_wait_for_a_file_that_is_being_sent(
-    open_home: Callable[..., Opened], store: Stuck
+    open_backend: Callable[..., Opened], store: Stuck
 ) -> None:
-    opened = open_home()
+    opened = open_backend()
     opened.start()
     result = opened.root.path / "t" / "result.json"
     result.parent.mkdir()
@@ -219,33 +219,33 @@ def test_whoever_is_told_to_end_does_not_wait_for_a_file_that_is_being_sent(
     opened.written = {str(result)}
     opened.own.append([b"the last record"])
     with pytest.raises(NotShippedError, match=r"result files of s3://bucket/exp are not in the store: told to end"):
-        opened.home.finish(State(), lambda: "told to end" if opened.home.shipper.shipped_seq else "")
+        opened.backend.finish(State(), lambda: "told to end" if opened.backend.shipper.shipped_seq else "")
     store.opened.set()
-    opened.home.finish(State(), lambda: "")
+    opened.backend.finish(State(), lambda: "")
     assert store.objects["t/result.json"] == b"{}"
 
 
 # --- what its messages name
 
 
-def test_trouble_with_the_mirror_is_told_in_words_of_the_address(open_home: Callable[..., Opened]) -> None:
+def test_trouble_with_the_mirror_is_told_in_words_of_the_address(open_backend: Callable[..., Opened]) -> None:
     """Its user may not know that there is a mirror, let alone where."""
-    opened = open_home()
+    opened = open_backend()
     opened.own.append([b"record one", b"record two"])
     opened.own.close()
     (segment,) = (opened.root.private / "journal").iterdir()
     segment.write_bytes(segment.read_bytes().replace(b"record one", b"record 0ne"))
     with pytest.raises(JournalDamagedError, match=r"^s3://bucket/exp, in its mirror on this machine: "):
-        opened.home.open(opened.own.claim)
+        opened.backend.open(opened.own.claim)
 
 
 def test_whoever_holds_the_mirror_or_took_it_over_is_told_in_words_of_the_address(
-    open_home: Callable[..., Opened],
+    open_backend: Callable[..., Opened],
 ) -> None:
-    opened = open_home()
+    opened = open_backend()
     opened.start()
     with pytest.raises(ExperimentLockedError, match=r"^The experiment s3://bucket/exp is being written by") as locked:
-        opened.home._claim_here(takeover=False)
+        opened.backend._claim_here(takeover=False)
     claim_epoch(opened.root.path, takeover=True)
     with pytest.raises(FencedError, match=r"^The experiment s3://bucket/exp was taken over by .*epoch 2") as fenced:
         opened.journal.append([b"late"])
@@ -255,10 +255,10 @@ def test_whoever_holds_the_mirror_or_took_it_over_is_told_in_words_of_the_addres
 
 
 @pytest.mark.parametrize(("kind", "word"), [("denied", "is denied"), ("mirror", "its mirror"), ("bug", "a bug")])
-def test_trouble_names_the_address_and_what_is_wrong(open_home: Callable[..., Opened], kind: Any, word: str) -> None:
-    opened = open_home()
+def test_trouble_names_the_address_and_what_is_wrong(open_backend: Callable[..., Opened], kind: Any, word: str) -> None:
+    opened = open_backend()
     opened.start()
-    opened.home.shipper.on_trouble(ShippingTrouble(kind, 0.0, OSError("the reason")))
+    opened.backend.shipper.on_trouble(ShippingTrouble(kind, 0.0, OSError("the reason")))
     assert opened.troubles[-1].startswith("s3://bucket/exp ")
     assert word in opened.troubles[-1]
     assert opened.troubles[-1].endswith(": the reason")

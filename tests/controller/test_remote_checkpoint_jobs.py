@@ -1,4 +1,4 @@
-"""The keeper's edge of an experiment in a store: which commits are given up for newer ones, which local copies go."""
+"""The checkpoint jobs of an experiment in a store: which commits are given up for newer ones, which local copies go."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ class Clock:
         raise AssertionError
 
 
-class Far:
+class RemoteTrial:
     """One running trial, whose checkpoints are staged here and go to a store; the journal is the test's."""
 
     def __init__(self, folder: Path, rule: Retention) -> None:
@@ -59,13 +59,13 @@ class Far:
         self.go_on = threading.Event()
         self.apply(ev.TrialCreated(1.0, 0, "id0", {}, ""), ev.TrialStarted(1.0, 0, 1))
         self.depot = RemoteJobPerformer(self.store, self.root)
-        self.keeper = RemoteJobThreads(lambda: None, self.perform)
+        self.threads = RemoteJobThreads(lambda: None, self.perform)
         self.edge = self.make_edge()
         self.seen: list[Any] = []
 
     def make_edge(self) -> RemoteCheckpointJobEdge:
         return RemoteCheckpointJobEdge(
-            self.keeper,
+            self.threads,
             self.state,
             self.memory,
             self.clock,
@@ -139,9 +139,9 @@ class Far:
 
     def settle(self) -> None:
         """Until nothing is under way any more."""
-        self.until(lambda: not self.keeper.pending)
+        self.until(lambda: not self.threads.pending)
         self.turn()  # what has ended just now may have led to more
-        if self.keeper.pending:
+        if self.threads.pending:
             self.settle()
 
     def here(self) -> set[str]:
@@ -151,29 +151,32 @@ class Far:
         return [each.index for each in self.seen if isinstance(each, ob.CommitEnded) and each.superseded]
 
 
-@pytest.fixture
-def far(tmp_path: Path) -> Iterator[Callable[..., Far]]:
-    """`far(num_to_keep=1)`: a trial with this rule."""
-    made: list[Far] = []
+Make = Callable[..., RemoteTrial]
 
-    def make(**rule: Any) -> Far:
-        made.append(Far(tmp_path, Retention(**rule)))
+
+@pytest.fixture
+def remote(tmp_path: Path) -> Iterator[Make]:
+    """`remote(num_to_keep=1)`: a trial with this rule."""
+    made: list[RemoteTrial] = []
+
+    def make(**rule: Any) -> RemoteTrial:
+        made.append(RemoteTrial(tmp_path, Retention(**rule)))
         return made[-1]
 
     yield make
     for each in made:
         each.go_on.set()
-        each.keeper.close(wait=False, running_s=DEADLINE_S)
+        each.threads.close(wait=False, running_s=DEADLINE_S)
 
 
 # --- giving up commits
 
 
 def test_in_an_outage_newer_checkpoints_take_the_place_of_older_ones_without_the_store(
-    far: Callable[..., Far],
+    remote: Make,
 ) -> None:
     """And what was replaced is gone from the local disk, so that an outage costs no more space than a good day."""
-    world = far(num_to_keep=1)
+    world = remote(num_to_keep=1)
     world.store.fail(Fault("unreachable"))
     for index in range(5):
         world.stage(index)
@@ -187,8 +190,10 @@ def test_in_an_outage_newer_checkpoints_take_the_place_of_older_ones_without_the
     assert world.state.trials[0].latest() is not None
 
 
-def test_an_upload_that_hangs_does_not_keep_those_behind_it_from_being_replaced(far: Callable[..., Far]) -> None:
-    world = far(num_to_keep=1)
+def test_an_upload_that_hangs_does_not_keep_those_behind_it_from_being_replaced(
+    remote: Make,
+) -> None:
+    world = remote(num_to_keep=1)
     world.hung = {0}
     world.stage(0)
     world.arrive(0)
@@ -203,9 +208,11 @@ def test_an_upload_that_hangs_does_not_keep_those_behind_it_from_being_replaced(
     assert {record.index for record in world.state.trials[0].committed()} == {0, 2}
 
 
-def test_commits_that_only_wait_behind_a_hung_upload_can_take_the_place_of_others(far: Callable[..., Far]) -> None:
+def test_commits_that_only_wait_behind_a_hung_upload_can_take_the_place_of_others(
+    remote: Make,
+) -> None:
     """Their records are in the store and they are submitted: they must be read back all the same."""
-    world = far(num_to_keep=2)
+    world = remote(num_to_keep=2)
     world.hung = {0}
     for index in range(3):
         world.stage(index)
@@ -219,8 +226,8 @@ def test_commits_that_only_wait_behind_a_hung_upload_can_take_the_place_of_other
     assert [record.index for record in world.state.trials[0].committed()] == [0, 2, 3]
 
 
-def test_what_a_former_driver_has_dropped_is_deleted_in_the_store_too(far: Callable[..., Far]) -> None:
-    world = far(num_to_keep=1)
+def test_what_a_former_driver_has_dropped_is_deleted_in_the_store_too(remote: Make) -> None:
+    world = remote(num_to_keep=1)
     world.stage(0)
     world.apply(ev.CheckpointsDropped(1.0, 0, (0,)))
     world.store.put("t0/checkpoint_000000/w", b"half")
@@ -234,9 +241,9 @@ def test_what_a_former_driver_has_dropped_is_deleted_in_the_store_too(far: Calla
     assert not world.store.objects
 
 
-def test_a_newer_checkpoint_that_is_damaged_costs_no_older_one(far: Callable[..., Far]) -> None:
+def test_a_newer_checkpoint_that_is_damaged_costs_no_older_one(remote: Make) -> None:
     """Its files were changed after the worker had hashed them; its local commit believes the worker."""
-    world = far(num_to_keep=1)
+    world = remote(num_to_keep=1)
     world.stage(0)
     world.stage(1, damage=True)
     world.settle()
@@ -247,8 +254,8 @@ def test_a_newer_checkpoint_that_is_damaged_costs_no_older_one(far: Callable[...
     assert world.store.get("t0/checkpoint_000000/w") == b"weights 0"
 
 
-def test_as_many_stay_as_the_user_wants(far: Callable[..., Far]) -> None:
-    world = far(num_to_keep=3)
+def test_as_many_stay_as_the_user_wants(remote: Make) -> None:
+    world = remote(num_to_keep=3)
     for index in range(6):
         world.stage(index)
     world.until(lambda: len(world.state.staged) == 3)
@@ -256,8 +263,8 @@ def test_as_many_stay_as_the_user_wants(far: Callable[..., Far]) -> None:
     assert sorted(world.superseded()) == [0, 1, 2]
 
 
-def test_without_a_rule_every_checkpoint_is_waited_for(far: Callable[..., Far]) -> None:
-    world = far()
+def test_without_a_rule_every_checkpoint_is_waited_for(remote: Make) -> None:
+    world = remote()
     for index in range(4):
         world.stage(index)
     world.settle()
@@ -275,9 +282,11 @@ def test_by_a_score_there_is_room_for_the_newest_as_well(wanted: int, most: int)
     assert most_uncommitted(Retention(num_to_keep=wanted, score_attribute="score")) == most
 
 
-def test_an_upload_that_is_tried_again_is_not_overtaken_by_those_behind_it(far: Callable[..., Far]) -> None:
+def test_an_upload_that_is_tried_again_is_not_overtaken_by_those_behind_it(
+    remote: Make,
+) -> None:
     """A backlog is uploaded in order, and in an outage one upload of a trial is tried again, not all of them."""
-    world = far()
+    world = remote()
     for index in range(4):
         world.stage(index)
     world.store.fail(Fault("unreachable"))
@@ -291,8 +300,8 @@ def test_an_upload_that_is_tried_again_is_not_overtaken_by_those_behind_it(far: 
     assert ended == [0, 1, 2, 3]
 
 
-def test_a_large_backlog_that_was_uploaded_leaves_the_mirror(far: Callable[..., Far]) -> None:
-    world = far()
+def test_a_large_backlog_that_was_uploaded_leaves_the_mirror(remote: Make) -> None:
+    world = remote()
     count = 2 * SCAN_EVERY + 3
     for index in range(count):
         world.stage(index)
@@ -301,8 +310,8 @@ def test_a_large_backlog_that_was_uploaded_leaves_the_mirror(far: Callable[..., 
     assert world.here() == {f"checkpoint_{count - 1:06d}"}
 
 
-def test_a_better_checkpoint_is_not_given_up_for_a_newer_one(far: Callable[..., Far]) -> None:
-    world = far(num_to_keep=1, score_attribute="score")
+def test_a_better_checkpoint_is_not_given_up_for_a_newer_one(remote: Make) -> None:
+    world = remote(num_to_keep=1, score_attribute="score")
     for index, score in enumerate([1.0, 9.0, 2.0, 3.0]):
         world.stage(index, score)
     world.until(lambda: len(world.state.staged) == 2)
@@ -310,8 +319,8 @@ def test_a_better_checkpoint_is_not_given_up_for_a_newer_one(far: Callable[..., 
     assert sorted(index for _, index in world.state.staged) == [1, 3], "the best one, and the newest"
 
 
-def test_a_checkpoint_that_another_trial_begins_with_is_not_given_up(far: Callable[..., Far]) -> None:
-    world = far(num_to_keep=1)
+def test_a_checkpoint_that_another_trial_begins_with_is_not_given_up(remote: Make) -> None:
+    world = remote(num_to_keep=1)
     world.state.holds[0, 0] = 1
     for index in range(3):
         world.stage(index)
@@ -320,8 +329,10 @@ def test_a_checkpoint_that_another_trial_begins_with_is_not_given_up(far: Callab
     assert world.superseded() == [1]
 
 
-def test_what_a_former_driver_may_have_begun_to_upload_is_deleted_in_the_store_too(far: Callable[..., Far]) -> None:
-    world = far(num_to_keep=1)
+def test_what_a_former_driver_may_have_begun_to_upload_is_deleted_in_the_store_too(
+    remote: Make,
+) -> None:
+    world = remote(num_to_keep=1)
     world.stage(0)
     world.store.put("t0/checkpoint_000000/w", b"half")
     world.edge = world.make_edge()  # the next driver's
@@ -335,9 +346,11 @@ def test_what_a_former_driver_may_have_begun_to_upload_is_deleted_in_the_store_t
     assert "t0/checkpoint_000000/w" not in world.store.objects
 
 
-def test_a_stage_that_is_not_on_this_machine_takes_the_place_of_nothing(far: Callable[..., Far]) -> None:
+def test_a_stage_that_is_not_on_this_machine_takes_the_place_of_nothing(
+    remote: Make,
+) -> None:
     """One checkpoint is whole in the store, a newer one was only staged, and its machine is gone."""
-    world = far(num_to_keep=1)
+    world = remote(num_to_keep=1)
     for index in range(2):
         world.stage(index)
     world.settle()
@@ -359,8 +372,8 @@ def test_a_stage_that_is_not_on_this_machine_takes_the_place_of_nothing(far: Cal
 # --- local copies
 
 
-def test_of_a_trial_that_lives_the_mirror_keeps_the_latest_checkpoint(far: Callable[..., Far]) -> None:
-    world = far()
+def test_of_a_trial_that_lives_the_mirror_keeps_the_latest_checkpoint(remote: Make) -> None:
+    world = remote()
     for index in range(3):
         world.stage(index)
         world.commit(index)
@@ -370,8 +383,8 @@ def test_of_a_trial_that_lives_the_mirror_keeps_the_latest_checkpoint(far: Calla
 
 
 @pytest.mark.parametrize("last", ["committed before it ended", "committed after it ended"])
-def test_of_a_trial_that_has_ended_the_mirror_keeps_nothing(far: Callable[..., Far], last: str) -> None:
-    world = far()
+def test_of_a_trial_that_has_ended_the_mirror_keeps_nothing(remote: Make, last: str) -> None:
+    world = remote()
     end = ev.TrialTerminated(2.0, 0, 1, "returned")
     world.stage(0)
     world.commit(0)
@@ -389,8 +402,10 @@ def test_of_a_trial_that_has_ended_the_mirror_keeps_nothing(far: Callable[..., F
     assert len([key for key in world.store.objects if key.endswith("_manifest.json")]) == 2
 
 
-def test_what_a_driver_that_was_killed_has_left_in_the_mirror_goes_with_the_next_one(far: Callable[..., Far]) -> None:
-    world = far()
+def test_what_a_driver_that_was_killed_has_left_in_the_mirror_goes_with_the_next_one(
+    remote: Make,
+) -> None:
+    world = remote()
     world.edge.note = lambda events: None  # type: ignore[method-assign]
     for index in range(3):
         world.stage(index)
@@ -402,9 +417,9 @@ def test_what_a_driver_that_was_killed_has_left_in_the_mirror_goes_with_the_next
     assert world.here() == {"checkpoint_000002"}
 
 
-def test_what_an_attempt_started_from_stays_until_it_ends(far: Callable[..., Far]) -> None:
+def test_what_an_attempt_started_from_stays_until_it_ends(remote: Make) -> None:
     """Also if it is another trial's: get_checkpoint() may be called at any time."""
-    world = far()
+    world = remote()
     world.stage(0)
     world.commit(0)
     world.apply(ev.TrialCreated(1.0, 1, "id1", {}, ""))
@@ -426,8 +441,8 @@ def test_what_an_attempt_started_from_stays_until_it_ends(far: Callable[..., Far
     assert world.here() == {"checkpoint_000002"}
 
 
-def test_what_somebody_reads_is_not_removed_under_them(far: Callable[..., Far]) -> None:
-    world = far()
+def test_what_somebody_reads_is_not_removed_under_them(remote: Make) -> None:
+    world = remote()
     world.stage(0)
     world.commit(0)
     checkpoint = Checkpoint.mirrored("s3://bucket/t0/checkpoint_000000", str(world.home / "checkpoint_000000"))
@@ -441,26 +456,28 @@ def test_what_somebody_reads_is_not_removed_under_them(far: Callable[..., Far]) 
     world.until(lambda: world.here() == {"checkpoint_000001"})
 
 
-def test_a_copy_that_was_removed_a_moment_ago_is_fetched_for_a_trial_that_needs_it(far: Callable[..., Far]) -> None:
+def test_a_copy_that_was_removed_a_moment_ago_is_fetched_for_a_trial_that_needs_it(
+    remote: Make,
+) -> None:
     """The removal is under way when the trial is to be started: one follows the other."""
-    world = far()
+    world = remote()
     world.stage(0)
     world.commit(0)
     world.settle()
     digest = world.state.trials[0].checkpoints[0].digest
     directory = str(world.home / "checkpoint_000000")
-    world.keeper.submit(jobs.PruneJob(0, 0, directory))
-    world.keeper.submit(jobs.VerifyJob(0, 0, directory, digest))
+    world.threads.submit(jobs.PruneJob(0, 0, directory))
+    world.threads.submit(jobs.VerifyJob(0, 0, directory, digest))
     found: list[Any] = []
     deadline = time.monotonic() + DEADLINE_S
     while len(found) < 2 and time.monotonic() < deadline:
-        found += world.keeper.drain()
+        found += world.threads.drain()
     assert found == [jobs.PruneDone(0, 0), ob.VerifyEnded(0, 0, ok=True)]
     assert Path(directory, "w").read_text() == "weights 0"
 
 
-def test_a_local_copy_that_cannot_be_removed_stays_and_stops_nothing(far: Callable[..., Far]) -> None:
-    world = far()
+def test_a_local_copy_that_cannot_be_removed_stays_and_stops_nothing(remote: Make) -> None:
+    world = remote()
     world.stage(0)
     world.commit(0)
     (world.home / "checkpoint_000000" / "_manifest.json").write_bytes(b"")  # as a power cut may leave it

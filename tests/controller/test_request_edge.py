@@ -39,7 +39,7 @@ class FakeJournal:
         self.asked += 1
 
 
-class Desk:
+class EdgeSetup:
     """An edge with everything that it needs."""
 
     def __init__(self, root: Path, epoch: int = 3) -> None:
@@ -70,77 +70,77 @@ def note(epoch: int = 3, **facts) -> UserRequest:
 
 
 def test_without_requests_there_is_nothing_to_do_and_nothing_is_made(root: Path) -> None:
-    desk = Desk(root)
-    assert desk.edge.look() == []
+    setup = EdgeSetup(root)
+    assert setup.edge.look() == []
     assert os.listdir(root / ".holdfast") == []
-    assert desk.told == []
+    assert setup.told == []
 
 
 def test_a_request_is_told_once_and_its_file_goes_when_the_answer_is_durable(root: Path) -> None:
-    desk = Desk(root)
+    setup = EdgeSetup(root)
     request_id = create_request(root, note(trial="t0"))
-    (asked,) = desk.edge.look()
+    (asked,) = setup.edge.look()
     assert (asked.id, asked.action, asked.trial, asked.text, asked.by) == (request_id, "note", "t0", "hello", "ann@box")
-    assert desk.edge.look() == []
-    desk.answer(request_id)
-    assert desk.edge.look() == []
+    assert setup.edge.look() == []
+    setup.answer(request_id)
+    assert setup.edge.look() == []
     assert os.path.exists(path_of(root, request_id))  # a power cut could still take the answer
-    assert desk.journal.asked
-    desk.journal.local_seq = desk.journal.written_seq
-    desk.edge.look()
+    assert setup.journal.asked
+    setup.journal.local_seq = setup.journal.written_seq
+    setup.edge.look()
     assert os.listdir(folder_of(root)) == []
 
 
 def test_what_a_killed_driver_has_answered_is_removed_and_not_told_again(root: Path) -> None:
     request_id = create_request(root, note(epoch=2))
-    desk = Desk(root)
-    desk.state.requests[request_id] = None
-    assert desk.edge.look() == []
+    setup = EdgeSetup(root)
+    setup.state.requests[request_id] = None
+    assert setup.edge.look() == []
     assert os.listdir(folder_of(root)) == []
 
 
 def test_a_request_for_an_earlier_driver_is_refused(root: Path) -> None:
     create_request(root, note(epoch=2))
-    (asked,) = Desk(root).edge.look()
+    (asked,) = EdgeSetup(root).edge.look()
     assert "made for driver 2" in asked.refused
 
 
 def test_a_request_for_a_successor_is_left_to_it(root: Path) -> None:
     create_request(root, note(epoch=4))
-    desk = Desk(root)
-    assert desk.edge.look() == []
+    setup = EdgeSetup(root)
+    assert setup.edge.look() == []
     assert len(os.listdir(folder_of(root))) == 1
-    assert len(Desk(root, epoch=4).edge.look()) == 1
+    assert len(EdgeSetup(root, epoch=4).edge.look()) == 1
 
 
 def test_requests_are_told_in_the_order_in_which_they_were_made(root: Path) -> None:
     ids = [create_request(root, note(text=f"{i}")) for i in range(5)]
-    assert [asked.id for asked in Desk(root).edge.look()] == ids
+    assert [asked.id for asked in EdgeSetup(root).edge.look()] == ids
 
 
 def test_many_requests_take_several_looks(root: Path) -> None:
-    desk = Desk(root)
+    setup = EdgeSetup(root)
     ids = [create_request(root, note()) for _ in range(MOST_AT_ONCE + 3)]
-    told = [[asked.id for asked in desk.edge.look()] for _ in range(3)]
+    told = [[asked.id for asked in setup.edge.look()] for _ in range(3)]
     assert [len(each) for each in told] == [MOST_AT_ONCE, 3, 0]
     assert [request_id for each in told for request_id in each] == ids
 
 
 def test_samples_come_with_the_number_of_trials(root: Path) -> None:
     create_request(root, UserRequest(epoch=3, action=Action.SAMPLES, num_samples=5))
-    (asked,) = Desk(root).edge.look()
+    (asked,) = EdgeSetup(root).edge.look()
     assert (asked.num_samples, asked.total) == (5, 10)
 
 
 def test_samples_that_cannot_be_are_refused_in_words(root: Path) -> None:
-    desk = Desk(root)
+    setup = EdgeSetup(root)
 
     def refuse(samples: int) -> int:
         raise InvalidInputError("its search space is not known")
 
-    desk.edge._total_of = refuse
+    setup.edge._total_of = refuse
     create_request(root, UserRequest(epoch=3, action=Action.SAMPLES, num_samples=5))
-    (asked,) = desk.edge.look()
+    (asked,) = setup.edge.look()
     assert asked.refused == "its search space is not known"
 
 
@@ -148,7 +148,7 @@ def test_malformed_files_are_answered_in_words(root: Path) -> None:
     os.makedirs(folder_of(root))
     request_id = new_id()
     Path(path_of(root, request_id)).write_bytes(b"{")
-    (asked,) = Desk(root).edge.look()
+    (asked,) = EdgeSetup(root).edge.look()
     assert asked.id == request_id
     assert "cannot be read" in asked.refused
 
@@ -167,11 +167,11 @@ def test_links_pipes_and_directories_are_neither_followed_nor_removed(root: Path
     os.symlink(secret, folder / names[0])
     os.mkfifo(folder / names[1])
     (folder / names[2]).mkdir()
-    desk = Desk(root)
-    assert desk.edge.look() == []
-    assert len(desk.told) == 3
-    assert desk.edge.look() == []
-    assert len(desk.told) == 3  # said once
+    setup = EdgeSetup(root)
+    assert setup.edge.look() == []
+    assert len(setup.told) == 3
+    assert setup.edge.look() == []
+    assert len(setup.told) == 3  # said once
     assert sorted(os.listdir(folder)) == names
 
 
@@ -180,9 +180,9 @@ def test_a_folder_that_is_a_link_is_not_entered(root: Path, tmp_path: Path) -> N
     (elsewhere / ".holdfast").mkdir(parents=True)
     create_request(elsewhere, note())
     os.symlink(folder_of(elsewhere), folder_of(root))
-    desk = Desk(root)
-    assert desk.edge.look() == desk.edge.look() == []
-    assert len(desk.told) == 1
+    setup = EdgeSetup(root)
+    assert setup.edge.look() == setup.edge.look() == []
+    assert len(setup.told) == 1
     with pytest.raises(NotADirectoryError):
         create_request(root, note())
     assert len(os.listdir(folder_of(elsewhere))) == 1
@@ -193,26 +193,26 @@ def test_a_huge_file_is_not_read_whole(root: Path) -> None:
     request_id = new_id()
     with open(path_of(root, request_id), "wb") as file:
         file.truncate(1 << 40)
-    (asked,) = Desk(root).edge.look()
+    (asked,) = EdgeSetup(root).edge.look()
     assert "more than" in asked.refused
 
 
 def test_a_file_that_cannot_be_removed_is_said_once_and_not_followed_again(root: Path) -> None:
-    desk = Desk(root)
+    setup = EdgeSetup(root)
     request_id = create_request(root, note())
-    desk.edge.look()
-    desk.answer(request_id)
-    desk.journal.local_seq = desk.journal.written_seq
+    setup.edge.look()
+    setup.answer(request_id)
+    setup.journal.local_seq = setup.journal.written_seq
 
     def refuse(name: str) -> None:
         raise PermissionError(13, "Permission denied")
 
-    desk.edge._source.remove = refuse
-    assert desk.edge.look() == desk.edge.look() == []
-    desk.state.requests.clear()  # so many others came that the fold has forgotten it
-    desk.edge._source.look_again()
-    assert desk.edge.look() == []
-    assert len(desk.told) == 1
+    setup.edge._source.remove = refuse
+    assert setup.edge.look() == setup.edge.look() == []
+    setup.state.requests.clear()  # so many others came that the fold has forgotten it
+    setup.edge._source.look_again()
+    assert setup.edge.look() == []
+    assert len(setup.told) == 1
 
 
 def test_a_look_without_news_lists_nothing(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -295,22 +295,22 @@ def test_no_more_trials_than_samples_are_suggested():
 
 def lived(kind, seed):
     """A life with questions, reports and ends in a random order; a searcher that lags; snapshots now and then."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     lab = Lab(kind(seed, 7))
     snapshots = [(0, None)]
     lab.begin()
     for _ in range(60):
         running = list(lab.state.running)
-        move = dice.random()
+        move = rng.random()
         if move < 0.4 and lab.proposer.is_behind:
             lab.proposer.pass_on()
         elif move < 0.6:
             lab.tell(*lab.proposer.drain())
         elif move < 0.85 and running:
-            lab.report(dice.choice(running))
+            lab.report(rng.choice(running))
         elif running:
-            lab.finish(dice.choice(running))
-        if dice.random() < 0.2:
+            lab.finish(rng.choice(running))
+        if rng.random() < 0.2:
             memory = lab.proposer.get_state()
             snapshots.append((len(lab.history), memory))
     return lab, snapshots

@@ -124,9 +124,9 @@ def test_a_stage_that_went_with_its_machine_takes_the_place_of_nothing(store: Me
         def sleep(self, seconds: float) -> None:
             raise AssertionError
 
-    keeper = RemoteJobThreads(lambda: None, RemoteJobPerformer(store, here).perform)
+    threads = RemoteJobThreads(lambda: None, RemoteJobPerformer(store, here).perform)
     edge = RemoteCheckpointJobEdge(
-        keeper, state, DriverMemory(), Clock(), trial_dir=lambda n: here / "t", trouble=lambda text: None, rule=rule
+        threads, state, DriverMemory(), Clock(), trial_dir=lambda n: here / "t", trouble=lambda text: None, rule=rule
     )
     for index in range(3):
         edge.prepare(cmd.Commit(0, index))
@@ -136,7 +136,7 @@ def test_a_stage_that_went_with_its_machine_takes_the_place_of_nothing(store: Me
     deadline = time.monotonic() + DEADLINE_S
     while len(found) < 3 and time.monotonic() < deadline:
         found.update({each.index: each for each in edge.drain() if isinstance(each, ob.CommitEnded)})
-    keeper.close()
+    threads.close()
     assert {index: (each.damaged, each.superseded) for index, each in found.items()} == {
         0: (True, False),
         1: (False, False),

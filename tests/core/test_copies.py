@@ -1,6 +1,6 @@
 """Trials that continue from another trial's checkpoint: what is held for them, where they start, what is judged."""
 
-from wisher import Wisher
+from scripted_scheduler import ScriptedScheduler
 from world import World, kinds
 
 from holdfast.core import events as ev
@@ -147,7 +147,7 @@ def test_a_copy_of_a_copy_refers_to_the_checkpoint_that_is_really_there():
 
 
 def test_a_step_is_judged_once_however_often_it_is_repeated():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler, max_failures=9)
     world.save()
     world.report()
@@ -177,7 +177,7 @@ def test_repeated_rows_are_marked_for_whoever_has_heard_of_them():
 
 def test_steps_of_a_copy_are_judged_also_if_it_had_got_further_before():
     """It had three rows, repeated the second one, and became a copy then."""
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = World(trials=2, scheduler=scheduler, max_failures=9)
     world.save(0, "a")
     world.save(1, "b")
@@ -196,7 +196,7 @@ def test_steps_of_a_copy_are_judged_also_if_it_had_got_further_before():
 
 
 def test_a_restarted_trial_is_judged_from_its_first_step():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler)
     world.report()
     world.tell(ob.Resumed(unfinished="restart"))

@@ -1,6 +1,6 @@
 """What is started and asked for, and what happens when nothing would happen any more."""
 
-from wisher import Wisher
+from scripted_scheduler import ScriptedScheduler
 from world import World, kinds
 
 from holdfast.core import commands as cmd
@@ -17,7 +17,7 @@ from holdfast.schedulers.fifo import FirstInFirstOut
 
 def all_paused(trials=2, **settings):
     """Every trial was paused at its first report, and the scheduler starts nothing."""
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler, trials=trials, **settings)
     for n in range(trials):
         scheduler.verdicts[n, 1] = Verdict.PAUSE
@@ -32,7 +32,7 @@ def test_when_everything_is_paused_the_scheduler_is_told_and_the_oldest_goes_on(
     world, _ = all_paused()
     turn = world.tell(ob.Stopped(1, 1, 1))
     assert kinds(turn.events) == ["TrialPaused", "StoodStill", "TrialResumed", "TrialStarted"]
-    assert turn.events[0].why == "wished"
+    assert turn.events[0].why == "scripted"
     assert (turn.events[2].n, turn.events[2].why) == (0, STOOD_STILL)
     assert world.tell().events == []  # something runs
 
@@ -67,7 +67,7 @@ def test_what_runs_or_is_being_saved_is_no_standstill():
     world, _ = all_paused()
     assert world.state.running
     assert "StoodStill" not in kinds(world.history)
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler)
     scheduler.verdicts[0, 1] = Verdict.PAUSE
     world.report(sealed="a")
@@ -85,7 +85,7 @@ def test_a_driver_that_ends_does_not_mind_a_standstill():
 
 
 def test_a_scheduler_that_starts_no_new_trial_either_does_not_stop_the_experiment():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     scheduler.idle = True
     world = World(scheduler=scheduler, trials=2)
     assert kinds(world.history)[-2:] == ["StoodStill", "TrialStarted"]

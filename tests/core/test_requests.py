@@ -1,6 +1,6 @@
 """What a scheduler requests for other trials becomes a fact when it can, and stands until then."""
 
-from wisher import Wisher
+from scripted_scheduler import ScriptedScheduler
 from world import World, kinds
 
 from holdfast.core import commands as cmd
@@ -22,7 +22,7 @@ def paused(scheduler, n=0, **settings):
 
 
 def test_a_trial_that_waits_is_ended_at_once():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = paused(scheduler, trials=2)
     scheduler.standing.append(Stop(0, "not good enough"))
     assert world.tell().events == [ev.TrialTerminated(world.at, 0, 1, "not good enough")]
@@ -30,7 +30,7 @@ def test_a_trial_that_waits_is_ended_at_once():
 
 
 def test_a_wish_to_stop_a_running_trial_stands_until_that_trial_waits():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler, max_failures=1)
     scheduler.standing.append(Stop(0, "not good enough"))
     assert world.tell().events == []
@@ -39,7 +39,7 @@ def test_a_wish_to_stop_a_running_trial_stands_until_that_trial_waits():
 
 
 def test_a_parked_trial_can_be_ended_and_what_it_waited_for_does_not_bring_it_back():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler, max_failures=1)
     world.save()
     world.fail()
@@ -51,7 +51,7 @@ def test_a_parked_trial_can_be_ended_and_what_it_waited_for_does_not_bring_it_ba
 
 
 def test_a_trial_that_was_told_to_pause_becomes_a_copy_before_it_has_left():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler, trials=2)
     world.save(0)
     scheduler.verdicts[1, 1] = Verdict.PAUSE
@@ -65,7 +65,7 @@ def test_a_trial_that_was_told_to_pause_becomes_a_copy_before_it_has_left():
 
 
 def test_a_copy_to_be_does_not_save_what_nobody_would_load():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler, trials=2, is_class=True)
     world.save(0)
     scheduler.verdicts[1, 1] = scheduler.verdicts[0, 2] = Verdict.PAUSE
@@ -77,7 +77,7 @@ def test_a_copy_to_be_does_not_save_what_nobody_would_load():
 
 
 def test_a_wish_for_a_checkpoint_that_is_gone_is_not_granted():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = paused(scheduler, 1, trials=2)
     world.save(0)
     scheduler.standing.append(Reconfigure(1, {"x": 9}, donor=(0, 7), parent=0))
@@ -86,7 +86,7 @@ def test_a_wish_for_a_checkpoint_that_is_gone_is_not_granted():
 
 
 def test_a_config_can_change_without_a_donor():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = paused(scheduler, trials=2)
     scheduler.standing.append(Reconfigure(0, {"x": 5}, "x=5", params=("x", "y")))
     world.tell()
@@ -95,7 +95,7 @@ def test_a_config_can_change_without_a_donor():
 
 
 def test_a_trial_gets_other_resources_when_it_next_starts():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler, cpus=4)
     scheduler.standing.append(Resize(0, {"CPU": 3.0}))
     assert world.tell().events == []  # it runs
@@ -109,7 +109,7 @@ def test_a_trial_gets_other_resources_when_it_next_starts():
 
 def test_wishes_are_granted_before_a_new_driver_drops_anything():
     """A crash came between the report and the copy that it led to; the donor has a newer checkpoint meanwhile."""
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler, trials=2)
     world.save(0)
     scheduler.verdicts[1, 1] = Verdict.PAUSE
@@ -120,7 +120,7 @@ def test_wishes_are_granted_before_a_new_driver_drops_anything():
 
 
 def test_what_a_copy_no_longer_needs_is_dropped_when_it_copies_another():
-    scheduler = Wisher()
+    scheduler = ScriptedScheduler()
     world = paused(scheduler, 2, trials=3, cpus=3, retention=Retention(num_to_keep=1))
     world.save(0, "a")
     world.save(1, "b")

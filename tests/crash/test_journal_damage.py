@@ -162,12 +162,12 @@ def test_a_flipped_bit_is_named_or_was_never_acknowledged(
     root = specimen.copy(tmp_path / "flipped", state_only=False)
     if not snapshots:
         shutil.rmtree(root / ".holdfast" / "snapshots", ignore_errors=True)
-    dice = random.Random(5)
+    rng = random.Random(5)
     named = 0
     for _ in range(FLIPS):
-        path = dice.choice(sorted((root / ".holdfast" / "journal").iterdir()))
+        path = rng.choice(sorted((root / ".holdfast" / "journal").iterdir()))
         data = path.read_bytes()
-        place, bit = dice.randrange(len(data)), 1 << dice.randrange(8)
+        place, bit = rng.randrange(len(data)), 1 << rng.randrange(8)
         path.write_bytes(data[:place] + bytes([data[place] ^ bit]) + data[place + 1 :])
         story = f"bit {bit} of byte {place} of {path.name}"
         found = open_or_damage(specimen, root)

@@ -31,21 +31,21 @@ def test_whoever_is_killed_nothing_is_lost_or_counted_twice(
     lab: Lab, seed: int, uninterrupted: list[dict[str, Any]]
 ) -> None:
     """One experiment, killed until it is done; every second one with a snapshot at every chance."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     plan = Plan(
-        train=dice.choice(["chain", "chain", "class"]),
-        every=dice.choice([1, 3, 5]),
-        bytes=dice.choice([2_000, 2_000, 400_000]),
-        keep=dice.choice([None, 1, 2]),
-        cpus=dice.choice([1, 2, 4]),
-        segment_bytes=dice.choice([0, 6_000]),
-        durability=dice.choice(["group", "group", "sync"]),
+        train=rng.choice(["chain", "chain", "class"]),
+        every=rng.choice([1, 3, 5]),
+        bytes=rng.choice([2_000, 2_000, 400_000]),
+        keep=rng.choice([None, 1, 2]),
+        cpus=rng.choice([1, 2, 4]),
+        segment_bytes=rng.choice([0, 6_000]),
+        durability=rng.choice(["group", "group", "sync"]),
     )
     environment = {"TUNE_GLOBAL_CHECKPOINT_S": "0"} if seed % 2 else {}
     past: list[Any] = []
     for _ in range(MAX_LIVES):
         driver = lab.start(plan, **environment)
-        live_and_die(lab, driver, dice, VICTIMS)
+        live_and_die(lab, driver, rng, VICTIMS)
         lab.check_no_process_left()
         history = lab.check_nothing_lost() if lab.journal_bytes() else []
         assert history[: len(past)] == past, "the past has changed"
@@ -63,11 +63,11 @@ def test_whoever_is_killed_nothing_is_lost_or_counted_twice(
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + (ROUNDS + 2) // 3))
 def test_deaths_that_are_not_a_trials_fault_are_never_counted_against_it(lab: Lab, seed: int) -> None:
     """I8: with max_failures=0 one counted death would end a trial in ERROR."""
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     plan = Plan(max_failures=0)
     for _ in range(MAX_LIVES):
         driver = lab.start(plan)
-        live_and_die(lab, driver, dice, BLAMELESS)
+        live_and_die(lab, driver, rng, BLAMELESS)
         lab.check_no_process_left()
         if driver.process.returncode == 0:
             break
@@ -75,11 +75,11 @@ def test_deaths_that_are_not_a_trials_fault_are_never_counted_against_it(lab: La
     assert lab.check_finished(plan).total_failures == 0
 
 
-def live_and_die(lab: Lab, driver: Driver, dice: random.Random, victims: Sequence[str]) -> None:
+def live_and_die(lab: Lab, driver: Driver, rng: random.Random, victims: Sequence[str]) -> None:
     """Let the driver work for a while, and kill somebody; return when the driver is gone."""
     while not driver.ended:
-        work_for_a_while(lab, driver, dice)
-        victim = dice.choice(victims)
+        work_for_a_while(lab, driver, rng)
+        victim = rng.choice(victims)
         if victim == "driver":
             driver.kill()
         elif victim == "everybody":
@@ -88,14 +88,14 @@ def live_and_die(lab: Lab, driver: Driver, dice: random.Random, victims: Sequenc
         else:
             wanted = [p for p in lab.processes() if (p.is_nanny if victim == "nanny" else p.is_worker)]
             if wanted:
-                kill(dice.choice(wanted).pid)
+                kill(rng.choice(wanted).pid)
 
 
-def work_for_a_while(lab: Lab, driver: Driver, dice: random.Random) -> None:
+def work_for_a_while(lab: Lab, driver: Driver, rng: random.Random) -> None:
     """Until some bytes were journaled, sometimes only for a moment; then up to 20 ms more."""
-    if dice.random() < 0.2:
-        time.sleep(dice.uniform(0.0, 0.4))
+    if rng.random() < 0.2:
+        time.sleep(rng.uniform(0.0, 0.4))
         return
-    enough = lab.journal_bytes() + dice.randrange(200, 12_000)
+    enough = lab.journal_bytes() + rng.randrange(200, 12_000)
     until(lambda: driver.ended or lab.journal_bytes() >= enough, "the driver does nothing")
-    time.sleep(dice.uniform(0.0, 0.02))
+    time.sleep(rng.uniform(0.0, 0.02))

@@ -56,13 +56,13 @@ def test_each_attempt_ends_exactly_once_whatever_is_killed(
 
 
 def strike(driver: LocalDriver, rng: random.Random, running: list[int]) -> None:
-    dice = rng.random()
+    chance = rng.random()
     workers = [o.pid for o in driver.seen[-200:] if isinstance(o, Joined) and process_tree.is_running(o.pid)]
-    if dice < 0.06 and running:
+    if chance < 0.06 and running:
         driver.engine.halt(rng.choice(running), 1, rng.choice((0.0, 0.001, 10.0)))
-    elif dice < 0.12 and workers:
+    elif chance < 0.12 and workers:
         signal_quietly(rng.choice(workers), rng.choice((signal.SIGKILL, signal.SIGTERM, signal.SIGSEGV)))
-    elif dice < 0.13 and workers:
+    elif chance < 0.13 and workers:
         pool = driver.engine._pool
         assert pool is not None
         assert pool._nanny is not None

@@ -13,7 +13,7 @@ from shipping import Lab, dying_at, history
 from holdfast.errors import FencedError, JournalDamagedError, StorageError, StorageFullError
 from holdfast.journal import Journal, SnapshotStore, claim_epoch
 from holdfast.shipping import parts
-from holdfast.shipping import restore_mirror as hydrate_module
+from holdfast.shipping import restore_mirror as restore_module
 from holdfast.shipping.progress_file import FILE as NOTE
 from holdfast.shipping.remote_holder import remote_claim
 from holdfast.shipping.restore_mirror import restore_mirror
@@ -433,7 +433,7 @@ def test_an_object_that_no_disk_can_hold_is_not_fetched(lab: Lab, monkeypatch: p
     """A sparse file of a terabyte in a store that is a directory would be copied for hours."""
     lab.drive("one").write()
     lab.store.put(".holdfast/objects/settings.pkl", b"x" * 1000)
-    monkeypatch.setattr(hydrate_module, "free_bytes", lambda path: 500)
+    monkeypatch.setattr(restore_module, "free_bytes", lambda path: 500)
     text = r"objects/settings\.pkl alone has 1,000 bytes, and 500 are free"
     with pytest.raises(StorageFullError, match=text), lab.on("two"):
         restore_mirror(lab.store, lab.root("two"))
@@ -456,7 +456,7 @@ def test_a_process_that_hangs_while_it_hydrates_keeps_nobody_waiting_for_ever(
     lab.drive("one").write(2)
     root = lab.root("two")
     os.makedirs(root)
-    monkeypatch.setattr(hydrate_module, "LOCK_S", 0.05)
+    monkeypatch.setattr(restore_module, "LOCK_S", 0.05)
     held = os.open(root, os.O_RDONLY)
     try:
         assert lock(held)

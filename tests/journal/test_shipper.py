@@ -13,7 +13,7 @@ from holdfast.errors import FencedError, JournalDamagedError, StoreDeniedError, 
 from holdfast.journal import is_fenced
 from holdfast.journal import segment_writer as segment_writer_module
 from holdfast.shipping import parts
-from holdfast.shipping import pending as outbox_module
+from holdfast.shipping import pending as pending_module
 from holdfast.shipping.progress_file import read_note
 from holdfast.shipping.shipper import RETRY, ShippingTrouble
 from holdfast.testing.memory_store import Fault
@@ -118,11 +118,11 @@ def test_a_rotation_between_the_look_at_the_journal_and_the_reading_leaves_no_ga
     monkeypatch.setattr(segment_writer_module, "SEGMENT_BYTES", 300)
     driver = lab.drive()
     driver.write(2)
-    outbox = driver.shipper._outbox
+    records = driver.shipper._outbox
     driver.append(30)
     driver.journal.sync()
     for synced in range(2, 33):
-        batch = outbox.collect(synced)
+        batch = records.collect(synced)
         assert batch.seq == synced
         driver.journal.append([])
 
@@ -130,7 +130,7 @@ def test_a_rotation_between_the_look_at_the_journal_and_the_reading_leaves_no_ga
 def test_a_backlog_is_shipped_in_parts_of_limited_size(lab: Lab, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(segment_writer_module, "SEGMENT_BYTES", 5000)
     driver = lab.drive()
-    monkeypatch.setattr(outbox_module.PendingRecords.collect, "__defaults__", (1000,))
+    monkeypatch.setattr(pending_module.PendingRecords.collect, "__defaults__", (1000,))
     driver.append(3, size=200)
     driver.append(1, size=4000)
     driver.append(20, size=200)
@@ -154,7 +154,7 @@ def test_a_segment_that_repeats_older_records_replaces_them_at_once(lab: Lab, mo
     with monkeypatch.context() as patch:
         patch.setattr("holdfast.storage.local._sync_data", refuse)
         second = lab.drive()
-    monkeypatch.setattr(outbox_module.PendingRecords.collect, "__defaults__", (1000,))
+    monkeypatch.setattr(pending_module.PendingRecords.collect, "__defaults__", (1000,))
     second.append()
     second.journal.sync()
     lab.clock.sleep(1)

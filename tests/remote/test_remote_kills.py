@@ -26,16 +26,16 @@ LOSS_S = 4.0
 PLAN = RemotePlan(steps=20, every=4, pause_s=0.02, bytes=20_000)
 
 
-def live_and_die(lab: RemoteLab, driver: Any, dice: random.Random) -> float:
+def live_and_die(lab: RemoteLab, driver: Any, rng: random.Random) -> float:
     """Let the driver work for a while, kill somebody, and say when."""
-    if dice.random() < 0.2:
-        time.sleep(dice.uniform(0.0, 0.8))
+    if rng.random() < 0.2:
+        time.sleep(rng.uniform(0.0, 0.8))
     else:
-        goal = len(lab.acknowledged()) + dice.randrange(1, 30)
+        goal = len(lab.acknowledged()) + rng.randrange(1, 30)
         until(lambda: driver.ended or len(lab.acknowledged()) >= goal, "the driver does nothing")
-        time.sleep(dice.uniform(0.0, 0.3))
+        time.sleep(rng.uniform(0.0, 0.3))
     killed_at = now()
-    if dice.random() < 0.5:
+    if rng.random() < 0.5:
         lab.kill_all()
         driver.wait()
     else:
@@ -48,12 +48,12 @@ def live_and_die(lab: RemoteLab, driver: Any, dice: random.Random) -> float:
 def test_on_the_same_machine_nothing_that_was_acknowledged_is_lost(
     lab: RemoteLab, seed: int, uninterrupted: list[dict[str, Any]]
 ) -> None:
-    dice = random.Random(seed)
-    plan = RemotePlan(steps=20, every=dice.choice([1, 4]), pause_s=0.02, keep=dice.choice([None, 1, 2]))
+    rng = random.Random(seed)
+    plan = RemotePlan(steps=20, every=rng.choice([1, 4]), pause_s=0.02, keep=rng.choice([None, 1, 2]))
     past: list[Any] = []
     for _ in range(DEATHS):
         driver = lab.start(plan)
-        live_and_die(lab, driver, dice)
+        live_and_die(lab, driver, rng)
         assert driver.process.returncode in (0, -9), driver.output
         assert "Traceback" not in driver.output, driver.output
         lab.check_no_process_left()
@@ -73,13 +73,13 @@ def test_on_an_empty_machine_only_the_last_moments_are_lost(
     lab: RemoteLab, seed: int, uninterrupted: list[dict[str, Any]]
 ) -> None:
     """Each driver's machine is gone with it. What the store has is a prefix of what happened, and is continued with."""
-    dice = random.Random(1000 + seed)
-    plan = RemotePlan(steps=24, every=4, pause_s=0.03, keep=dice.choice([None, 1]), bytes=dice.choice([2_000, 200_000]))
+    rng = random.Random(1000 + seed)
+    plan = RemotePlan(steps=24, every=4, pause_s=0.03, keep=rng.choice([None, 1]), bytes=rng.choice([2_000, 200_000]))
     saved: dict[int, int] = {}
     past = 0
     for life in range(DEATHS):
         driver = lab.start(plan, f"m{life}")
-        killed_at = live_and_die(lab, driver, dice)
+        killed_at = live_and_die(lab, driver, rng)
         assert driver.process.returncode in (0, -9), driver.output
         lab.check_no_process_left()
         if lab.keys(".holdfast/parts/"):

@@ -8,8 +8,8 @@ import time
 from pathlib import Path
 from typing import Any
 
-import far
 import pytest
+import store_trials
 
 from holdfast.results import follow
 from holdfast.results.follow import Follower
@@ -47,10 +47,10 @@ def test_a_reader_elsewhere_follows_a_driver_that_is_killed_and_resumed(
     bucket: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     url, elsewhere = f"{bucket}/runs/exp", {"HOLDFAST_LOCAL_CACHE_DIR": str(tmp_path / "driver")}
-    driver = far.driver(f"{bucket}/runs", tmp_path, elsewhere)
+    driver = store_trials.driver(f"{bucket}/runs", tmp_path, elsewhere)
     try:
         deadline = time.monotonic() + DEADLINE_S
-        while not far.keys(far.store_of(url), ".hfp"):
+        while not store_trials.keys(store_trials.store_of(url), ".hfp"):
             assert time.monotonic() < deadline
             time.sleep(0.05)
         follower = Follower.open(url)
@@ -67,20 +67,20 @@ def test_a_reader_elsewhere_follows_a_driver_that_is_killed_and_resumed(
     monkeypatch.setenv(*next(iter(elsewhere.items())))
     import holdfast as tune
 
-    resumed = tune.Tuner.restore(url, trainable=far.train).fit()
+    resumed = tune.Tuner.restore(url, trainable=store_trials.train).fit()
     assert resumed.num_errors == 0
     monkeypatch.setenv("HOLDFAST_LOCAL_CACHE_DIR", str(cache))
     reread |= follow_until(follower, lambda: follower.facts()["state"] == "finished")
     assert not reread
     check_same(follower, url)
-    assert [row["step"] for row in follower.rows(0)] == list(range(far.STEPS))
-    assert len(follower.curves) == far.STEPS
+    assert [row["step"] for row in follower.rows(0)] == list(range(store_trials.STEPS))
+    assert len(follower.curves) == store_trials.STEPS
 
 
 def test_a_view_is_extended_part_by_part(bucket: str, cache: Path, tmp_path: Path, monkeypatch: Any) -> None:
     """Once a reader has its own copy, nothing is restored or folded again."""
     url, elsewhere = f"{bucket}/runs/exp", {"HOLDFAST_LOCAL_CACHE_DIR": str(tmp_path / "driver")}
-    driver = far.driver(f"{bucket}/runs", tmp_path, elsewhere)
+    driver = store_trials.driver(f"{bucket}/runs", tmp_path, elsewhere)
     try:
         follower = Follower.open(url)
         (tmp_path / "stay").touch()
@@ -98,7 +98,7 @@ def test_a_view_is_extended_part_by_part(bucket: str, cache: Path, tmp_path: Pat
 
 def test_a_driver_on_this_machine_is_followed_without_its_store(bucket: str, tmp_path: Path, monkeypatch: Any) -> None:
     url = f"{bucket}/runs/exp"
-    driver = far.driver(f"{bucket}/runs", tmp_path, {})
+    driver = store_trials.driver(f"{bucket}/runs", tmp_path, {})
     try:
         follower = Follower.open(url)
         monkeypatch.setattr(follow, "open_place", _refuse)

@@ -117,7 +117,7 @@ class Population:
     """More of ``core.policies.Rules``, such as ``lookahead`` and ``max_concurrent``."""
 
 
-class _Desk(SchedulerAdapter):
+class _CheckedAdapter(SchedulerAdapter):
     def choose(self, state: State, memory: DriverMemory, fits: Callable[[int], bool]) -> int | None:
         before = self.get_state()
         chosen = super().choose(state, memory, fits)
@@ -162,7 +162,7 @@ class Table:
         self._losing = [list(script.lost_at) for script in population.scripts]
         self._policies = Policies(
             rules_of(population),
-            new_desk(make_scheduler, population),
+            new_adapter(make_scheduler, population),
             _NeverStop(),
             ResultBuilder(INFO),
             lambda state, event: bool(population.max_live) and type(event) in (ev.TrialTerminated, ev.TrialErrored),
@@ -259,7 +259,7 @@ class Table:
         self.adapter = retold(self.make_scheduler, self.population, self.history)
         return [ob.Capacity({"CPU": self.population.slots}), ob.Resumed(lost="crashed", **actions)]
 
-    # --- the world: workers, checkpoint keeper and searcher
+    # --- the world: workers, checkpoint jobs and searcher
 
     def _say(self, delay: float, observation: ob.Observation) -> None:
         self._sent += 1
@@ -327,12 +327,12 @@ class Table:
 # --- rebuilding
 
 
-def new_desk(make_scheduler: Maker, population: Population) -> SchedulerAdapter:
+def new_adapter(make_scheduler: Maker, population: Population) -> SchedulerAdapter:
     """A adapter with a scheduler that knows nothing yet."""
     scheduler = make_scheduler()
     scheduler.set_search_properties("score", population.mode, seed=population.seed)
     scheduler.check_ready()
-    return _Desk(scheduler, replace(INFO, is_class=population.is_class), ResultBuilder(INFO))
+    return _CheckedAdapter(scheduler, replace(INFO, is_class=population.is_class), ResultBuilder(INFO))
 
 
 def rules_of(population: Population) -> Rules:
@@ -358,7 +358,7 @@ def retold(
     since: tuple[int, bytes] | None = None,
 ) -> SchedulerAdapter:
     """A new adapter that was told the history; with ``since``, one that knew the first events and is told the rest."""
-    adapter = new_desk(make_scheduler, population)
+    adapter = new_adapter(make_scheduler, population)
     retention = rules_of(population).retention
     state, known = State(), 0
     if since is not None:
@@ -449,8 +449,8 @@ def assert_never_hangs(make_scheduler: Maker, seeds: Iterable[int], **settings: 
         try:
             table = play(make_scheduler, population)
             if seed % 3 == 0:
-                dice = Rng([seed, 1])
-                after = [dice.integers(1, len(table.history) + 1) for _ in range(dice.integers(1, 5))]
+                rng = Rng([seed, 1])
+                after = [rng.integers(1, len(table.history) + 1) for _ in range(rng.integers(1, 5))]
                 play_with_crashes(make_scheduler, population, after)
         except Exception as error:
             error.add_note(f"seed {seed}")
@@ -463,39 +463,39 @@ def assert_never_hangs(make_scheduler: Maker, seeds: Iterable[int], **settings: 
 
 def random_population(seed: int, *, max_trials: int = 12, max_steps: int = 12, odd: float = 0.5) -> Population:
     """Trials of all kinds. With chance ``odd`` a population has trials that fail, save late or report nonsense."""
-    dice = Rng([seed, 0])
-    strange = dice.random() < odd
-    scripts = [_random_script(dice, max_steps, strange) for _ in range(dice.integers(1, max_trials + 1))]
-    rules: dict[str, Any] = {"lookahead": dice.choice((1, 3, 16))}
-    if dice.random() < 0.3:
-        rules["max_concurrent"] = dice.integers(1, 4)
+    rng = Rng([seed, 0])
+    strange = rng.random() < odd
+    scripts = [_random_script(rng, max_steps, strange) for _ in range(rng.integers(1, max_trials + 1))]
+    rules: dict[str, Any] = {"lookahead": rng.choice((1, 3, 16))}
+    if rng.random() < 0.3:
+        rules["max_concurrent"] = rng.integers(1, 4)
     return Population(
         scripts,
-        slots=dice.integers(1, 5),
-        mode=dice.choice(("min", "max")),
+        slots=rng.integers(1, 5),
+        mode=rng.choice(("min", "max")),
         seed=seed,
-        max_failures=dice.choice((-1, 0, 1, 3)),
-        is_class=dice.random() < 0.4,
+        max_failures=rng.choice((-1, 0, 1, 3)),
+        is_class=rng.random() < 0.4,
         rules=rules,
-        max_live=dice.choice((0, 0, 0, 0, 0, 0, 1, 2, 3, 5)),
+        max_live=rng.choice((0, 0, 0, 0, 0, 0, 1, 2, 3, 5)),
     )
 
 
-def _random_script(dice: Rng, max_steps: int, strange: bool) -> Script:
-    steps = dice.integers(0 if strange else 1, max_steps + 1)
-    level, slope = dice.random(), dice.random() - 0.5
+def _random_script(rng: Rng, max_steps: int, strange: bool) -> Script:
+    steps = rng.integers(0 if strange else 1, max_steps + 1)
+    level, slope = rng.random(), rng.random() - 0.5
     scores: list[Any] = [round(level + slope * step / max_steps, 3) for step in range(steps)]
     if not strange:
-        return Script(scores, step_s=dice.choice((0.5, 1.0, 1.3)))
+        return Script(scores, step_s=rng.choice((0.5, 1.0, 1.3)))
     for step in range(steps):
-        if dice.random() < 0.1:
-            scores[step] = dice.choice((None, math.nan, math.inf, -math.inf, "high", ABSENT, [1], True, 0))
+        if rng.random() < 0.1:
+            scores[step] = rng.choice((None, math.nan, math.inf, -math.inf, "high", ABSENT, [1], True, 0))
     return Script(
         scores,
-        step_s=dice.choice((0.5, 1.0, 1.3, 7.0)),
-        stride=dice.choice((1, 1, 1, 2, 5)),
-        fails_at=tuple(dice.integers(1, max_steps + 1) for _ in range(dice.choice((0, 0, 1, 3)))),
-        lost_at=tuple(dice.integers(1, max_steps + 1) for _ in range(dice.choice((0, 0, 0, 2)))),
-        saves_every=dice.choice((0, 1, 1, 2, 3)),
-        commit_s=dice.choice((0.0, 0.0, 0.3, 4.0)),
+        step_s=rng.choice((0.5, 1.0, 1.3, 7.0)),
+        stride=rng.choice((1, 1, 1, 2, 5)),
+        fails_at=tuple(rng.integers(1, max_steps + 1) for _ in range(rng.choice((0, 0, 1, 3)))),
+        lost_at=tuple(rng.integers(1, max_steps + 1) for _ in range(rng.choice((0, 0, 0, 2)))),
+        saves_every=rng.choice((0, 1, 1, 2, 3)),
+        commit_s=rng.choice((0.0, 0.0, 0.3, 4.0)),
     )

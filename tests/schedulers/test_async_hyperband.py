@@ -237,9 +237,9 @@ def test_memory_goes_through_a_file(tmp_path):
 
 
 def test_percentiles_are_those_of_numpy():
-    dice = numpy.random.default_rng(1)
+    rng = numpy.random.default_rng(1)
     for size in range(1, 40):
-        numbers = sorted(float(x) for x in dice.normal(size=size))
+        numbers = sorted(float(x) for x in rng.normal(size=size))
         for q in (0, 10, 50, (1 - 1 / 3) * 100, 75, 90, 100):
             assert percentile(numbers, q) == numpy.nanpercentile(numbers, q)
     assert percentile([], 50) is None

@@ -15,7 +15,7 @@ from table import (
     _Crash,
     assert_exact_resume,
     assert_never_hangs,
-    new_desk,
+    new_adapter,
     play,
     random_population,
     retold,
@@ -373,8 +373,8 @@ def reopen(crowd: Population, after: list[int], orders: dict[str, str]) -> Table
 )
 def test_trials_that_the_user_lets_run_again_come_to_an_end(orders):
     for seed in range(30):
-        dice = Rng([seed, 9])
-        table = reopen(random_population(seed), [dice.integers(20, 60), dice.integers(60, 120)], orders)
+        rng = Rng([seed, 9])
+        table = reopen(random_population(seed), [rng.integers(20, 60), rng.integers(60, 120)], orders)
         assert all(trial.final for trial in table.state.trials), f"seed {seed}:\n{table.story()}"
 
 
@@ -392,8 +392,8 @@ def test_random_populations_come_to_an_end():
 
 def test_nothing_hangs_for_any_settings():
     for seed in range(80):
-        dice = Rng([seed, 5])
-        max_t, eta = dice.integers(1, 30), dice.choice((2, 3, 4, 5, 1.3))
+        rng = Rng([seed, 5])
+        max_t, eta = rng.integers(1, 30), rng.choice((2, 3, 4, 5, 1.3))
         crowd = random_population(seed, max_trials=30, max_steps=20)
         table = play(lambda max_t=max_t, eta=eta: HyperBandScheduler(max_t=max_t, reduction_factor=eta), crowd)
         assert all(trial.final for trial in table.state.trials)
@@ -418,7 +418,7 @@ def test_its_memory_is_kept_in_a_file(tmp_path):
     table.play()
     half = retold(ten_by_three, table.population, table.history[:60]).scheduler
     half.save(str(tmp_path / "memory"))
-    other = new_desk(ten_by_three, table.population).scheduler
+    other = new_adapter(ten_by_three, table.population).scheduler
     other.restore(str(tmp_path / "memory"))
     assert other.get_state() == half.get_state()
     assert "2 brackets are under way (" in other.debug_string()

@@ -17,7 +17,7 @@ from table import (
     _Crash,
     assert_exact_resume,
     assert_never_hangs,
-    new_desk,
+    new_adapter,
     play,
     random_population,
     retold,
@@ -206,13 +206,13 @@ def test_a_trial_that_repeats_steps_faster_keeps_what_it_had():
 
 
 def test_medians_are_those_of_numpy():
-    dice = Rng([11])
+    rng = Rng([11])
     for _ in range(300):
         values: list[float] = []
-        for _ in range(dice.integers(2, 12)):
-            insort(values, float(dice.integers(0, 6)))
+        for _ in range(rng.integers(2, 12)):
+            insort(values, float(rng.integers(0, 6)))
         assert median_without(values, None) == np.median(values)
-        own = dice.integers(0, len(values))
+        own = rng.integers(0, len(values))
         assert median_without(values, values[own]) == np.median([*values[:own], *values[own + 1 :]])
 
 
@@ -250,20 +250,20 @@ class Checked(MedianStoppingRule):
 def test_decisions_are_those_of_numpy(time_attr):
     decisions = 0
     for seed in range(40):
-        dice = Rng([seed, 3])
+        rng = Rng([seed, 3])
         scripts = []
-        for _ in range(dice.integers(5, 14)):
-            scores = [math.nan if dice.random() < 0.1 else dice.random() + step / 9 for step in range(12)]
+        for _ in range(rng.integers(5, 14)):
+            scores = [math.nan if rng.random() < 0.1 else rng.random() + step / 9 for step in range(12)]
             # A clock of the user's own that stands still now and then, and is not the same for all.
             scripts.append(
                 Script(
                     scores,
-                    step_s=dice.choice((0.5, 0.7, 1.0, 1.9)),
-                    stride=dice.choice((1, 1, 2, 3)),
-                    extra={"clock": dice.integers(2, 5)},
+                    step_s=rng.choice((0.5, 0.7, 1.0, 1.9)),
+                    stride=rng.choice((1, 1, 2, 3)),
+                    extra={"clock": rng.integers(2, 5)},
                 )
             )
-        crowd = Population(scripts, slots=dice.integers(1, 6), mode=dice.choice(("min", "max")))
+        crowd = Population(scripts, slots=rng.integers(1, 6), mode=rng.choice(("min", "max")))
         table = play(lambda: Checked(time_attr=time_attr, grace_period=2, min_samples_required=2), crowd)
         decisions += table.scheduler.decisions
     assert decisions > 300
@@ -272,14 +272,14 @@ def test_decisions_are_those_of_numpy(time_attr):
 def test_averages_that_are_kept_are_those_that_are_worked_out_anew():
     """Trials come to the same times in any order, jump, stand still and start over."""
     scheduler = by_steps(metric="score", mode="max", grace_period=2)
-    dice, times = Rng([21]), [0.0] * 9
+    rng, times = Rng([21]), [0.0] * 9
     for _ in range(1500):
-        n = dice.integers(0, len(times))
-        times[n] += dice.choice((0, 0.5, 1, 1, 1, 1, 3))
-        if dice.random() < 0.02:
+        n = rng.integers(0, len(times))
+        times[n] += rng.choice((0, 0.5, 1, 1, 1, 1, 3))
+        if rng.random() < 0.02:
             times[n] = 1.0
             scheduler._start_over(n)
-        scheduler._record(n, times[n], None if dice.random() < 0.1 else dice.random())
+        scheduler._record(n, times[n], None if rng.random() < 0.1 else rng.random())
         if times[n] >= 2:
             kept = list(scheduler._averages(n, times[n])[0])
             anew = by_steps(metric="score", mode="max", grace_period=2)
@@ -311,7 +311,7 @@ def test_its_memory_is_kept_in_a_file(tmp_path):
     table = play(by_steps, first_three([2, 4, 1, 0]))
     half = retold(by_steps, table.population, table.history[: len(table.history) // 2]).scheduler
     half.save(str(tmp_path / "memory"))
-    other = new_desk(by_steps, table.population).scheduler
+    other = new_adapter(by_steps, table.population).scheduler
     other.restore(str(tmp_path / "memory"))
     assert other.get_state() == half.get_state() != {"careers": [], "worse": []}
 

@@ -71,10 +71,10 @@ def test_without_numpy_it_says_what_to_install(monkeypatch):
 
 
 def learnt(best: float, count: int, drift: float = 0.0) -> list[PB2Point]:
-    dice = Rng([5])
+    rng = Rng([5])
     points = []
     for i in range(count):
-        x, time = dice.uniform(0, 10), 1.0 + i // 4
+        x, time = rng.uniform(0, 10), 1.0 + i // 4
         points.append(PB2Point(time, time, [x, 3.0], -(((x - best - drift * time) / 10) ** 2)))
     return points
 

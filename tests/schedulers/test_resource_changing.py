@@ -505,8 +505,8 @@ def test_schedulers_that_end_and_pause_trials_can_be_the_base(make_base):
 
 def test_sizes_at_random_hang_nothing_either():
     def whim(view: Any, trial: Any, result: dict[str, Any], scheduler: Any) -> Any:
-        dice = scheduler.rng(trial.n, trial.record.judged)
-        return {"CPU": dice.integers(1, int(view.capacity["CPU"]) + 1)} if dice.random() < 0.5 else None
+        rng = scheduler.rng(trial.n, trial.record.judged)
+        return {"CPU": rng.integers(1, int(view.capacity["CPU"]) + 1)} if rng.random() < 0.5 else None
 
     for table in assert_never_hangs(lambda: ResourceChangingScheduler(None, whim), range(60)):
         assert most_used(table) <= table.population.slots

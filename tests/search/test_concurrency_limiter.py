@@ -147,12 +147,12 @@ def test_a_trial_of_the_batch_that_was_resumed_counts_as_it_ended_last() -> None
 @pytest.mark.parametrize("batch", [False, True])
 def test_nothing_hangs_in_hundreds_of_random_stories(batch: bool) -> None:
     for seed in range(300):
-        dice = random.Random(seed)
-        total, patience, limit = dice.randint(1, 12), dice.randint(1, 5), dice.randint(1, 5)
+        rng = random.Random(seed)
+        total, patience, limit = rng.randint(1, 12), rng.randint(1, 5), rng.randint(1, 5)
         adapter = SearcherHarness(
             ConcurrencyLimiter(Notebook(total, patience), limit, batch), {"x": tune.uniform(0, 1)}
         )
-        live(adapter, score, trials=1000, slots=dice.randint(1, 6), seed=seed)
+        live(adapter, score, trials=1000, slots=rng.randint(1, 6), seed=seed)
         assert len(adapter.configs) == total, f"seed {seed}"
 
 
@@ -183,7 +183,7 @@ def test_it_remembers_for_searchers_that_only_know_files(tmp_path: Path) -> None
     assert again.suggest("c") == {"x": 3}
 
 
-def test_the_desk_owes_an_answer_until_there_is_room() -> None:
+def test_the_limiter_owes_an_answer_until_there_is_room() -> None:
     adapter = SearcherHarness(ConcurrencyLimiter(OptunaSearch(), 1), SPACE, limit=2)
     answers = adapter.hear(Asked(3))
     assert [type(answer) for answer in answers] == [Suggested, NotNow]

@@ -269,9 +269,9 @@ def test_its_own_space_comes_with_its_constants():
 @pytest.mark.parametrize("name", [name for name in EVERYTHING if name not in ("nested", "list", "kind")])
 def test_a_value_has_a_place_and_the_place_the_value(name):
     domain = EVERYTHING[name]
-    dice = Rng(5)
+    rng = Rng(5)
     for _ in range(50):
-        value = domain.categories.index(domain.draw(dice)) if name == "choice" else domain.draw(dice)
+        value = domain.categories.index(domain.draw(rng)) if name == "choice" else domain.draw(rng)
         share = share_of(domain, value)
         assert 0 <= share <= 1
         assert value_at(domain, share) == pytest.approx(value, rel=1e-9, abs=1e-9)
@@ -392,16 +392,16 @@ def test_the_seed_decides_and_nothing_else():
 
 def story(search: DEHBSearch, seed: int, count: int = 70) -> Iterator[Item]:
     """Questions and results in a random order, some of them bad; the searcher itself says what was suggested."""
-    dice, asked, running = Rng(seed), 0, []
+    rng, asked, running = Rng(seed), 0, []
     adapter = ReplayableSearcher(search, lambda n: f"t{n}", None)
     for _ in range(count):
-        if not running or (len(running) < 6 and dice.random() < 0.5):
+        if not running or (len(running) < 6 and rng.random() < 0.5):
             item: Item = Asked(1)
             running.append((f"t{asked}", adapter.hear(item)[0].values))
             asked += 1
         else:
-            trial_id, config = running.pop(dice.integers(0, len(running)))
-            chance = dice.random()
+            trial_id, config = running.pop(rng.integers(0, len(running)))
+            chance = rng.random()
             loss = math.nan if chance < 0.1 else distance(config)
             item = Completed(trial_id, None if chance > 0.95 else {"loss": loss}, chance > 0.9)
             adapter.hear(item)
@@ -410,19 +410,19 @@ def story(search: DEHBSearch, seed: int, count: int = 70) -> Iterator[Item]:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_it_goes_on_exactly_wherever_it_was_interrupted(seed):
-    def new_desk() -> ReplayableSearcher:
+    def new_searcher() -> ReplayableSearcher:
         search = DEHBSearch(max_t=9, points_to_evaluate=[{"x": 0.5}])
         search.set_search_properties("loss", "min", SQUARE, seed=seed)
         return ReplayableSearcher(search, lambda n: f"t{n}", None)
 
-    items = list(story(new_desk().searcher, seed))
-    undisturbed = new_desk()
+    items = list(story(new_searcher().searcher, seed))
+    undisturbed = new_searcher()
     answers = [undisturbed.hear(item) for item in items]
     for k in range(0, len(items), 3):
-        told = new_desk()
+        told = new_searcher()
         for item in items[:k]:
             told.hear(item)
-        restored = new_desk()
+        restored = new_searcher()
         restored.set_state(told.get_state(0), 0, [])
         assert [told.hear(item) for item in items[k:]] == answers[k:]
         assert [restored.hear(item) for item in items[k:]] == answers[k:]
@@ -474,8 +474,8 @@ def best_of_dehb(space: dict[str, Any], loss: Any, total: int, seed: int) -> flo
 
 
 def best_of_random(space: dict[str, Any], loss: Any, total: int, seed: int) -> float:
-    dice = Rng([seed, 1])
-    configs = ({name: domain.draw(dice) for name, domain in space.items()} for _ in range(total // 27))
+    rng = Rng([seed, 1])
+    configs = ({name: domain.draw(rng) for name, domain in space.items()} for _ in range(total // 27))
     return min(loss(config, 27) for config in configs)
 
 

@@ -141,7 +141,7 @@ def test_a_trial_that_exists_although_the_searcher_says_not_now_is_taken_as_answ
 
 
 @pytest.mark.parametrize("kind", [Counting, InFiles])
-def test_a_memory_and_what_came_later_is_the_same_desk(kind):
+def test_a_memory_and_what_came_later_is_the_same_searcher(kind):
     adapter = make_adapter(kind(), limit=9)
     adapter.hear(Asked(2))
     adapter.hear(Completed("t0", None, False))

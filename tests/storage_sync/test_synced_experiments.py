@@ -207,14 +207,14 @@ def test_whoever_is_told_to_end_does_not_wait_for_a_syncer_that_hangs(remote: Pa
     root, config = Root(here / "exp"), tune.SyncConfig(upload_dir=str(remote.parent), syncer=hangs)
     root.private.mkdir(parents=True)
     root.spec_file.write_text("{}")
-    home = SyncedBackend(root, "group", config)
-    home._check_other_end = lambda takeover: None  # type: ignore[method-assign]
-    journal = home.open(home.claim(takeover=False))
-    home.follow(journal, lambda: None, State())
+    backend = SyncedBackend(root, "group", config)
+    backend._check_other_end = lambda takeover: None  # type: ignore[method-assign]
+    journal = backend.open(backend.claim(takeover=False))
+    backend.follow(journal, lambda: None, State())
     with pytest.raises(NotShippedError, match="some of it is on this machine only"):
-        home.finish(State(), lambda: "told to end" if hung.is_set() else "")
+        backend.finish(State(), lambda: "told to end" if hung.is_set() else "")
     journal.close()
-    home.close()
+    backend.close()
 
 
 # --- retention

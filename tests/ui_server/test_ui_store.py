@@ -12,7 +12,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "cli"))
 
-import far
+import store_trials
 from test_ui_process import refused
 from ui_clients import LiveServer
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.slow
 
 
 def test_an_experiment_in_a_store_is_shown(bucket: str, tmp_path: Path, serve: Serve) -> None:
-    far.tuner(f"{bucket}/runs", "one").fit()
-    url = far.interrupted(f"{bucket}/runs", tmp_path, "two")
+    store_trials.tuner(f"{bucket}/runs", "one").fit()
+    url = store_trials.interrupted(f"{bucket}/runs", tmp_path, "two")
     server = serve(url)
     path = server.only()
     facts = server.get(path)
@@ -46,7 +46,7 @@ def test_a_driver_elsewhere_is_followed_through_the_store(
     bucket: str, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The server has a cache of its own, as on another machine: it learns everything from the store."""
-    driver = far.driver(bucket, tmp_path, {"HOLDFAST_LOCAL_CACHE_DIR": str(tmp_path / "other cache")})
+    driver = store_trials.driver(bucket, tmp_path, {"HOLDFAST_LOCAL_CACHE_DIR": str(tmp_path / "other cache")})
     try:
         server = serve(f"{bucket}/exp")
         path = server.only()
@@ -54,7 +54,7 @@ def test_a_driver_elsewhere_is_followed_through_the_store(
         stream = server.stream(f"{path}/events")
         (tmp_path / "go").touch()
         stream.until(lambda event: server.get(path)["state"] == "finished")
-        assert server.get(f"{path}/trials")["rows"][0]["iteration"] == far.STEPS
+        assert server.get(f"{path}/trials")["rows"][0]["iteration"] == store_trials.STEPS
         assert driver.wait(60) == 0
     finally:
         if driver.poll() is None:

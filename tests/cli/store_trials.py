@@ -96,7 +96,7 @@ def interrupted(storage: str, tmp_path: Path, name: str = "exp") -> str:
 
 def driver(storage: str, directory: Path, environ: dict[str, str]) -> subprocess.Popen[bytes]:
     """A process that runs an experiment of one trial, which waits before its third step."""
-    code = f"import far; far.tuner({storage!r}, xs=(1,), hold_at=2, dir={str(directory)!r}).fit()"
+    code = f"import store_trials; store_trials.tuner({storage!r}, xs=(1,), hold_at=2, dir={str(directory)!r}).fit()"
     path = os.pathsep.join(dict.fromkeys(sys.path))
     process = subprocess.Popen([sys.executable, "-c", code], env={**os.environ, **environ, "PYTHONPATH": path})
     poll(lambda: (directory / "held").exists() or process.poll() is not None, 60, "the trial to wait")

@@ -1,4 +1,4 @@
-"""A scheduler for tests of the core: says what it was told to say, and requests what it was told to wish."""
+"""A scheduler for tests of the core: its verdicts and requests are those that the test has set."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.schedulers.fifo import FirstInFirstOut
 FULFILS = {ev.TrialReconfigured: Reconfigure, ev.TrialResized: Resize, ev.TrialTerminated: Stop}
 
 
-class Wisher(FirstInFirstOut):
+class ScriptedScheduler(FirstInFirstOut):
     """First in, first out, unless it was told otherwise.
 
     Attributes:
@@ -37,7 +37,7 @@ class Wisher(FirstInFirstOut):
         key = (trial.n, trial.rows + 1)
         self.judged.append(key)
         verdict = self.verdicts.get(key, Verdict.CONTINUE)
-        return verdict, "wished" if verdict else ""
+        return verdict, "scripted" if verdict else ""
 
     def tell(self, state: State, memory: DriverMemory, event: ev.AnyEvent) -> None:
         kind = FULFILS.get(type(event))
