@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.callbacks.loggers import FileLogger, Load, TrialLog
+from holdfast.messages.visible import shortened
 from holdfast.space.exact import unpack
 from holdfast.space.nested import SCALARS
 from holdfast.space.objects import plain_scalar
@@ -29,7 +30,6 @@ RESULT_FILE = "result.json"
 PARAMS_FILE = "params.json"
 PICKLED_PARAMS_FILE = "params.pkl"
 
-MAX_REPR_CHARS = 2_000
 MAX_PICKLED_BYTES = 1 << 20
 """Objects in a config that need more stay markers in ``params.pkl``: the experiment keeps them, once."""
 
@@ -128,7 +128,7 @@ def _other(value: Any) -> Any:
     plain = plain_scalar(value)
     if type(plain) in SCALARS:
         return plain
-    return value.tolist() if hasattr(value, "tolist") else _shown(value)
+    return value.tolist() if hasattr(value, "tolist") else shortened(value)
 
 
 _encode = msgspec.json.Encoder(enc_hook=_other).encode
@@ -165,15 +165,7 @@ def _plain(value: Any) -> Any:
     if isinstance(value, os.PathLike):
         return str(value)
     plain = plain_scalar(value)
-    return plain if type(plain) in SCALARS else _shown(value)
-
-
-def _shown(value: Any) -> str:
-    try:
-        text = repr(value)
-    except Exception:
-        text = f"<{type(value).__name__} object>"
-    return text if len(text) <= MAX_REPR_CHARS else text[:MAX_REPR_CHARS] + "..."
+    return plain if type(plain) in SCALARS else shortened(value)
 
 
 def _pickled(config: Any, plain: Any, *, has_objects: bool) -> bytes:

@@ -15,7 +15,7 @@ from operator import getitem, itemgetter, xor
 from typing import TYPE_CHECKING, Any
 
 from holdfast.callbacks.loggers import FileLogger, TrialLog
-from holdfast.views.results import flatten_result
+from holdfast.views.results import flatten_result, is_number
 
 if TYPE_CHECKING:
     from holdfast.views.trials import TrialView
@@ -316,7 +316,7 @@ class TBXLoggerCallback(FileLogger):
 
     def _slow_values(self, result: Mapping[str, Any]) -> tuple[_Shape, Sequence[float]]:
         flat = flatten_result({key: value for key, value in result.items() if key not in _LEFT_OUT})
-        numbers = {key: value for key, value in flat.items() if _is_number(value)}
+        numbers = {key: value for key, value in flat.items() if is_number(value)}
         # If a dict was flattened, keys of the result are not looked at here; then the next may not take the fast way.
         is_flat = len(flat) + sum(key in result for key in _LEFT_OUT) == len(result)
         key = (len(result) if is_flat else -1, tuple(numbers), tuple(key for key in flat if key not in numbers))
@@ -342,7 +342,3 @@ class TBXLoggerCallback(FileLogger):
 
     def cell(self, value: Any) -> Any:
         return _single(value) if isinstance(value, int | float) else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int | float) and not isinstance(value, bool)

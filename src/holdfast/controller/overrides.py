@@ -21,8 +21,8 @@ from typing import Any, NamedTuple
 from holdfast.config import RunConfig, TuneConfig
 from holdfast.core import events as ev
 from holdfast.errors import InvalidInputError
+from holdfast.messages.visible import shortened
 from holdfast.messages.warn import warn_user
-from holdfast.trainable.metrics import shortened
 
 CODE = {"search_alg", "scheduler", "trial_name_creator", "trial_dirname_creator", "stop", "callbacks"}
 """Taken if it is the same, but for its code."""

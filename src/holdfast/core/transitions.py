@@ -10,7 +10,7 @@ in the docs is generated from this table.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from math import isfinite
 from typing import Any, TypeGuard
 
@@ -212,9 +212,9 @@ def _reported(state: State, event: ev.Reported, _: Retention) -> None:
     trial.iteration = iteration if isinstance(iteration, int) else trial.iteration + 1
     trial.time_total += event.dt
     if "timesteps_this_iter" in metrics or "timesteps_total" in metrics:
-        trial.timesteps_total = _total(metrics, "timesteps", trial.timesteps_total)
+        trial.timesteps_total = running_total(metrics, "timesteps", trial.timesteps_total)
     if "episodes_this_iter" in metrics or "episodes_total" in metrics:
-        trial.episodes_total = _total(metrics, "episodes", trial.episodes_total)
+        trial.episodes_total = running_total(metrics, "episodes", trial.episodes_total)
     trial.metrics = metrics
     trial.dt = event.dt
     trial.last_at = event.at
@@ -227,7 +227,8 @@ def _reported(state: State, event: ev.Reported, _: Retention) -> None:
     state.reports += 1
 
 
-def _total(metrics: dict[str, Any], what: str, total: int) -> int:
+def running_total(metrics: Mapping[str, Any], what: str, total: int) -> int:
+    """The sum of ``<what>_this_iter`` over all reports, unless the report gives ``<what>_total`` itself."""
     given, step = metrics.get(f"{what}_total"), metrics.get(f"{what}_this_iter")
     if _is_number(given):
         return int(given)

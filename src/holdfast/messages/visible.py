@@ -3,12 +3,16 @@
 A name or a message can clear the screen, rewrite lines above it, change the window's title or run backwards. Whatever
 is not printable is shown as an escape, ``\\x1b`` for example, so that one sees it and it does nothing.
 
-Owns this one rule; every edge that shows text uses it. Must never: change text that is stored.
+Owns this rule, and how the ``repr`` of any value is cut; every edge that shows text uses it. Must never: change text
+that is stored.
 """
 
 from __future__ import annotations
 
 import re
+from typing import Any
+
+MAX_REPR_CHARS = 2_000
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]*m)")
 _SPACES = frozenset("\xa0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000")
@@ -18,6 +22,15 @@ _ZONES = re.compile(r"[^\x20-\x7e]+")
 def visible(text: str) -> str:
     """The text with everything that is not printable as an escape. Line breaks and tabs too."""
     return text if text.isprintable() else _ZONES.sub(_escaped, text)
+
+
+def shortened(value: Any) -> str:
+    """``repr(value)``, cut to a length that fits into a message, whatever the object does."""
+    try:
+        text = repr(value)
+    except Exception:
+        text = f"<{type(value).__name__} object>"
+    return text if len(text) <= MAX_REPR_CHARS else text[:MAX_REPR_CHARS] + "..."
 
 
 def visible_lines(text: str) -> str:

@@ -8,6 +8,7 @@ import msgspec
 
 from holdfast.core.events import ErrorFacts
 from holdfast.core.retention import Retention
+from holdfast.views.results import is_number
 
 FINAL = ("TERMINATED", "ERROR")
 
@@ -90,3 +91,15 @@ class RayExperiment(msgspec.Struct):
     is_class: bool | None = None
     notes: list[str] = []
     left: list[str] = []
+
+
+def iteration_of(row: dict[str, Any]) -> int:
+    """The iteration of a result; 0 if it has none."""
+    value = row.get("training_iteration")
+    return value if isinstance(value, int) and not isinstance(value, bool) else 0
+
+
+def time_of(row: dict[str, Any]) -> float:
+    """When a result was reported; 0.0 if that is not known."""
+    value = row.get("timestamp")
+    return float(value) if is_number(value) and 0 <= value < 253_000_000_000 else 0.0

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from holdfast.ray_import.facts import RayTrial
+from holdfast.ray_import.facts import RayTrial, iteration_of, time_of
 
 
 def fill_gap(trial: RayTrial, last: Any) -> str:
@@ -23,14 +23,14 @@ def fill_gap(trial: RayTrial, last: Any) -> str:
         Which results are still missing before one of those appended, for a note; "" for none.
     """
     known = [saved.row for saved in trial.saved or () if saved.folder == trial.dirname]
-    found = {_key(row): row for row in (*known, last) if isinstance(row, dict) and _iteration(row) > 0}
+    found = {_key(row): row for row in (*known, last) if isinstance(row, dict) and iteration_of(row) > 0}
     end = trial.rows[-1] if trial.rows else None
     read = {_key(row) for row in trial.rows}
     later = [row for key, row in found.items() if key not in read and (end is None or _is_later(row, end))]
-    later.sort(key=lambda row: (_time(row), _iteration(row)))
-    before, gaps = _iteration(end) if end is not None else 0, list[str]()
+    later.sort(key=lambda row: (time_of(row), iteration_of(row)))
+    before, gaps = iteration_of(end) if end is not None else 0, list[str]()
     for row in later:
-        first, after = before + 1, _iteration(row)
+        first, after = before + 1, iteration_of(row)
         if after > first:
             gaps.append(str(first) if after == first + 1 else f"{first} to {after - 1}")
         before = after
@@ -40,21 +40,10 @@ def fill_gap(trial: RayTrial, last: Any) -> str:
 
 def _is_later(row: dict[str, Any], end: dict[str, Any]) -> bool:
     """Of two rows of the same second the iteration decides: after a retry it begins at a lower one."""
-    one, other = _time(row), _time(end)
-    return _iteration(row) > _iteration(end) if one == other or not one or not other else one > other
+    one, other = time_of(row), time_of(end)
+    return iteration_of(row) > iteration_of(end) if one == other or not one or not other else one > other
 
 
 def _key(row: dict[str, Any]) -> tuple[int, float, Any]:
     total = row.get("time_total_s")
-    return _iteration(row), _time(row), total if isinstance(total, int | float) else None
-
-
-def _iteration(row: dict[str, Any]) -> int:
-    value = row.get("training_iteration")
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-def _time(row: dict[str, Any]) -> float:
-    value: Any = row.get("timestamp")
-    known = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if known and 0 < value < 253_000_000_000 else 0.0
+    return iteration_of(row), time_of(row), total if isinstance(total, int | float) else None

@@ -12,7 +12,7 @@ import os
 from collections.abc import Iterator
 from heapq import merge
 from pathlib import Path
-from typing import Any, TypeGuard
+from typing import Any
 
 import msgspec
 
@@ -32,11 +32,11 @@ from holdfast.core.transitions import apply
 from holdfast.errors import DamageError, InvalidInputError
 from holdfast.journal.claims import Claim
 from holdfast.ray_import.configs import of_row
-from holdfast.ray_import.facts import FINAL, KnownCheckpoint, RayExperiment, RayTrial
+from holdfast.ray_import.facts import FINAL, KnownCheckpoint, RayExperiment, RayTrial, iteration_of, time_of
 from holdfast.ray_import.reading import describe
 from holdfast.storage.untrusted import copy_regular, odd_entries
 from holdfast.trainable.class_checkpoint import COUNTERS_FILE, Counters
-from holdfast.views.results import OURS
+from holdfast.views.results import OURS, is_number
 from holdfast.views.trials import ExperimentInfo, trial_dirname
 
 IMPORTED = "imported from Ray Tune"
@@ -127,7 +127,7 @@ class ImportedHistory:
         events: list[ev.AnyEvent] = []
         trial = self._state.trials[n]
         if source.rows or source.status in ("RUNNING", "ERROR", "TERMINATED"):
-            first = _time_of(source.rows[0]) if source.rows else source.started_at
+            first = time_of(source.rows[0]) if source.rows else source.started_at
             begun = min(source.started_at, first) if source.started_at and first else source.started_at or first
             self._tell(events, ev.TrialStarted(max(begun, self._start), n, 1))
         self._copy_others(source, trial)
@@ -164,7 +164,7 @@ class ImportedHistory:
         else:
             detail = "Ray Tune has started it again"
             self._tell(events, ev.AttemptInterrupted(at, n, trial.attempt, ev.Cause.PREEMPTED, detail))
-        iteration = _iteration(row)
+        iteration = iteration_of(row)
         kept = sum(1 for each in self._surviving[n] if each < iteration)
         del self._surviving[n][kept:]
         own = next((record for record in reversed(trial.committed()) if record.row == kept), None)
@@ -172,7 +172,7 @@ class ImportedHistory:
         self._tell(events, ev.TrialStarted(at, n, trial.attempt + 1, kept, source_of))
 
     def _time(self, events: list[ev.AnyEvent], row: dict[str, Any]) -> float:
-        return max(events[-1].at if events else self._start, _time_of(row))
+        return max(events[-1].at if events else self._start, time_of(row))
 
     def _report(
         self, trial: Trial, events: list[ev.AnyEvent], row: dict[str, Any], source: RayTrial, *, last: bool
@@ -180,15 +180,15 @@ class ImportedHistory:
         at = self._time(events, row)
         metrics = {str(key): value for key, value in row.items() if key not in OURS}
         step, total = metrics.pop("time_this_iter_s", None), row.get("time_total_s")
-        dt = float(step) if _is_number(step) else 0.0
-        if _is_number(total) and abs(trial.time_total + dt - total) > _CLOSE * max(1.0, abs(total)):
+        dt = float(step) if is_number(step) else 0.0
+        if is_number(total) and abs(trial.time_total + dt - total) > _CLOSE * max(1.0, abs(total)):
             metrics["time_this_iter_s"] = dt
             dt = float(total) - trial.time_total
         if metrics.get("timestamp") == int(at):
             del metrics["timestamp"]
         if metrics.get("training_iteration") == trial.iteration + 1:
             del metrics["training_iteration"]
-        self._surviving.setdefault(trial.n, []).append(_iteration(row))
+        self._surviving.setdefault(trial.n, []).append(iteration_of(row))
         done = last and row.get("done") is True and source.status == "TERMINATED"
         verdict, why = ("stop", "done") if done else ("", "")
         return ev.Reported(at, trial.n, trial.attempt, self._worker(row), dt, encodable(metrics), verdict, why)
@@ -248,7 +248,7 @@ class ImportedHistory:
             name = row.get("checkpoint_dir_name")
             if isinstance(name, str):
                 place_of[name] = number  # a later row has replaced an earlier checkpoint of that name
-        numbers = {_iteration(row): number for number, row in enumerate(rows)}
+        numbers = {iteration_of(row): number for number, row in enumerate(rows)}
         for saved in source.saved or ():
             if saved.folder == source.folder and saved.iteration in numbers:
                 place_of.setdefault(saved.name, numbers[saved.iteration])
@@ -374,30 +374,16 @@ def _files(top: Path) -> Iterator[tuple[str, str]]:
 
 
 def _begins_anew(before: dict[str, Any], row: dict[str, Any]) -> bool:
-    return _iteration(row) <= _iteration(before) or row.get("iterations_since_restore") == 1
-
-
-def _iteration(row: dict[str, Any]) -> int:
-    value = row.get("training_iteration")
-    return value if isinstance(value, int) and not isinstance(value, bool) else 0
-
-
-def _time_of(row: dict[str, Any]) -> float:
-    told = row.get("timestamp")
-    return float(told) if _is_number(told) and 0 <= told < 253_000_000_000 else 0.0
-
-
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    return iteration_of(row) <= iteration_of(before) or row.get("iterations_since_restore") == 1
 
 
 def _row_at(rows: list[dict[str, Any]], moment: float) -> int:
     """The last row that was reported by then."""
-    done = [number for number, row in enumerate(rows) if _time_of(row) <= moment]
+    done = [number for number, row in enumerate(rows) if time_of(row) <= moment]
     return done[-1] if done else 0
 
 
 def _first_time(source: RayExperiment) -> float:
     times = [source.started_at, *(trial.started_at for trial in source.trials)]
-    times += [_time_of(trial.rows[0]) for trial in source.trials if trial.rows]
+    times += [time_of(trial.rows[0]) for trial in source.trials if trial.rows]
     return min((at for at in times if at > 0), default=0.0)

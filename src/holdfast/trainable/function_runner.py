@@ -12,7 +12,8 @@ from numbers import Number
 from typing import Any
 
 from holdfast.errors import InvalidInputError
-from holdfast.trainable.metrics import only_number, shortened
+from holdfast.messages.visible import shortened
+from holdfast.trainable.metrics import only_number
 from holdfast.trainable.session import Session, start_of
 
 _TODAY = {

@@ -16,12 +16,12 @@ from fractions import Fraction
 from typing import Any
 
 from holdfast.errors import InvalidInputError, InvalidTypeError
+from holdfast.messages.visible import shortened
 from holdfast.messages.warn import hint
 
 log = logging.getLogger("holdfast")
 
 MAX_DEPTH = 64
-MAX_REPR_CHARS = 2_000
 
 _ATOMS = frozenset({float, bool, type(None)})
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # what msgpack can hold
@@ -68,15 +68,6 @@ def plain_metrics(
                 f"Write report({{{str(key)!r}: ...}})."
             )
     return _Converter(warned, refuse_tensors, tell).mapping(metrics, "", 1)
-
-
-def shortened(value: Any) -> str:
-    """``repr(value)``, cut to a length that fits into a message, whatever the object does."""
-    try:
-        text = repr(value)
-    except Exception:
-        text = f"<{type(value).__name__} object>"
-    return text if len(text) <= MAX_REPR_CHARS else text[:MAX_REPR_CHARS] + "..."
 
 
 def encodable(text: str) -> str:

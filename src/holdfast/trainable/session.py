@@ -19,10 +19,11 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.checkpoints import dict_place
 from holdfast.core.observations import Hint, Report, Saved, SealedStage, Waiting, WorkerMessage
 from holdfast.errors import InternalError, InvalidTypeError, UsageError
+from holdfast.messages.visible import shortened
 from holdfast.messages.warn import set_listener
 from holdfast.storage.address import join_address
 from holdfast.trainable.failures import is_full, message_of
-from holdfast.trainable.metrics import plain_metrics, shortened
+from holdfast.trainable.metrics import plain_metrics
 from holdfast.trainable.spool_writer import MAX_SPOOL_BYTES, MAX_SPOOL_INTERVAL_S, Spool, SpoolOwner
 from holdfast.trainable.worker_messages import (
     Channel,

@@ -9,13 +9,12 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Iterable, Mapping
-from math import isfinite
 from typing import TYPE_CHECKING, Any, TypeGuard
 
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Status, Trial, WorkerFacts
-from holdfast.core.transitions import apply, check_known
+from holdfast.core.transitions import apply, check_known, running_total
 from holdfast.errors import ObjectDamagedError
 from holdfast.space.nested import copy_tree
 from holdfast.space.objects import known_objects
@@ -98,9 +97,9 @@ class ResultBuilder:
         iteration = metrics.get("training_iteration")
         timesteps, episodes = trial.timesteps_total, trial.episodes_total
         if "timesteps_this_iter" in metrics or "timesteps_total" in metrics:
-            timesteps = _total(metrics, "timesteps", timesteps)
+            timesteps = running_total(metrics, "timesteps", timesteps)
         if "episodes_this_iter" in metrics or "episodes_total" in metrics:
-            episodes = _total(metrics, "episodes", episodes)
+            episodes = running_total(metrics, "episodes", episodes)
         counters = (
             trial.iteration + 1 if iteration is None else iteration,
             trial.time_total + dt,
@@ -243,15 +242,9 @@ def undamaged_objects(config: Any, objects: Mapping[str, Any] | None) -> Any:
         return known_objects(config, None)
 
 
-def _total(metrics: Mapping[str, Any], what: str, total: int) -> int:
-    given, step = metrics.get(f"{what}_total"), metrics.get(f"{what}_this_iter")
-    if _is_number(given):
-        return int(given)
-    return total + int(step) if _is_number(step) else total
-
-
-def _is_number(value: Any) -> TypeGuard[int | float]:
-    return isinstance(value, int) or (isinstance(value, float) and isfinite(value))
+def is_number(value: Any) -> TypeGuard[int | float]:
+    """Whether a value is an int or float; True and False are not."""
+    return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def flatten_result(result: Mapping[str, Any], delimiter: str = "/") -> dict[str, Any]:
