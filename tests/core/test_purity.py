@@ -24,7 +24,7 @@ LAYERS = [
     {"core"},
     {"config", "stopper"},
     {"space"},
-    {"errors", "messages", "_moved", "_version"},
+    {"errors", "messages", "_lazy", "_moved", "_version"},
 ]
 LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
 

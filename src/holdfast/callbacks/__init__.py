@@ -1,8 +1,8 @@
 """Callbacks and loggers; the progress display lives beside them."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from holdfast._lazy import lazy_names
 from holdfast.callbacks.callback import Callback, CallbackList, callbacks_from_paths, default_callbacks
 
 if TYPE_CHECKING:
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from holdfast.callbacks.tensorboard import TBXLoggerCallback
 
 # Those who only read an experiment need no loggers, so these are imported when they are first used.
-_LOGGERS = {
+_MODULES = {
     "CSVLoggerCallback": "csv_logger",
     "JsonLoggerCallback": "json_logger",
     "LoggerCallback": "loggers",
@@ -30,8 +30,4 @@ __all__ = [
     "default_callbacks",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _LOGGERS:
-        return getattr(import_module(f"holdfast.callbacks.{_LOGGERS[name]}"), name)
-    raise AttributeError(f"module 'holdfast.callbacks' has no attribute {name!r}")
+__getattr__, __dir__ = lazy_names(__name__, __all__, _MODULES)

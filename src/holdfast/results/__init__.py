@@ -1,7 +1,8 @@
 """Results: what an experiment found, read from its journal; works for a live, a dead and a moved one alike."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast._lazy import lazy_names
 
 if TYPE_CHECKING:
     from holdfast.errors import NoResultError
@@ -10,7 +11,7 @@ if TYPE_CHECKING:
     from holdfast.results.result import Result
 
 # Imported when first used: the command line opens experiments without any of these, and must answer at once.
-_HOMES = {
+_MODULES = {
     "ExperimentAnalysis": "holdfast.results.analysis",
     "NoResultError": "holdfast.errors",
     "Result": "holdfast.results.result",
@@ -19,9 +20,4 @@ _HOMES = {
 
 __all__ = ["ExperimentAnalysis", "NoResultError", "Result", "ResultGrid"]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOMES[name]), name)
-    return value
+__getattr__, __dir__ = lazy_names(__name__, __all__, _MODULES)

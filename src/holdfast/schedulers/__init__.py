@@ -1,8 +1,8 @@
 """Schedulers: pure policies that judge running trials and pick the next one to run."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from holdfast._lazy import lazy_names
 from holdfast.schedulers.base import TrialScheduler
 from holdfast.schedulers.fifo import FIFOScheduler
 from holdfast.schedulers.scheduler_names import create_scheduler
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from holdfast.schedulers.view import ExperimentView
 
 # Imported when they are first used: nobody needs all of them.
-_HOME_OF = {
+_MODULES = {
     "ASHAPromotionScheduler": "asha_promotion",
     "ASHAScheduler": "async_hyperband",
     "AsyncHyperBandScheduler": "async_hyperband",
@@ -65,12 +65,4 @@ __all__ = [
     "create_scheduler",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, __all__, _MODULES)

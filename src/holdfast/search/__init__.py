@@ -1,8 +1,8 @@
 """Searchers: who decides which configuration is tried next."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from holdfast._lazy import lazy_names
 from holdfast.search.base import Proposal, Proposer
 from holdfast.search.basic_variant import BasicVariantGenerator
 from holdfast.search.error_texts import UNDEFINED_METRIC_MODE, UNDEFINED_SEARCH_SPACE, UNRESOLVED_SEARCH_SPACE
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from holdfast.search.zoopt import ZOOptSearch
 
 # Imported when they are first used: most of them need a library of their own.
-_HOME_OF = {
+_MODULES = {
     "AxSearch": "ax",
     "BayesOptSearch": "bayesopt",
     "ConcurrencyLimiter": "concurrency_limiter",
@@ -62,12 +62,4 @@ __all__ = [
     "create_searcher",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
-
-
-def __dir__() -> list[str]:
-    return __all__
+__getattr__, __dir__ = lazy_names(__name__, __all__, _MODULES)

@@ -1,7 +1,8 @@
 """Search spaces: domains, grids, and the variants that follow from them."""
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from holdfast._lazy import lazy_names
 
 if TYPE_CHECKING:
     from holdfast.errors import RecursiveDependencyError
@@ -38,7 +39,7 @@ if TYPE_CHECKING:
     from holdfast.space.variants import Mark, Variant, VariantPlan
 
 # Imported when first used: those who read experiments need the names of trials and nothing that draws.
-_HOMES = {
+_NAMES_OF = {
     "holdfast.errors": ("RecursiveDependencyError",),
     "holdfast.space.domains": (
         "Categorical",
@@ -72,7 +73,7 @@ _HOMES = {
     "holdfast.space.nested": ("find_variables", "flatten_dict", "unflatten_dict"),
     "holdfast.space.variants": ("Mark", "Variant", "VariantPlan"),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+_MODULES = {name: module for module, names in _NAMES_OF.items() for name in names}
 
 __all__ = [
     "Categorical",
@@ -111,13 +112,4 @@ __all__ = [
     "uniform",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name not in _HOME_OF:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = globals()[name] = getattr(import_module(_HOME_OF[name]), name)
-    return value
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+__getattr__, __dir__ = lazy_names(__name__, __all__, _MODULES)
