@@ -101,7 +101,7 @@ def test_a_damaged_checkpoint_is_left_out_and_named(holdfast: Run, tmp_path: Pat
     assert answer.code == 1
     where = f"{root.trial_dir(0).name}/checkpoint_000001"
     assert f"damage: {where}: not copied: the content of model.txt is not what was saved" in answer.out
-    assert "NOT WHOLE" in answer.out
+    assert "INCOMPLETE" in answer.out
     assert len(ResultGrid.from_path(tmp_path / "copy")) == 4
 
 

@@ -41,7 +41,7 @@ def test_a_whole_experiment_is_whole(root: RootWriter, holdfast: Callable[..., A
     before = content(root.path)
     answer = holdfast("verify", root.path)
     assert answer.code == 0
-    assert "whole: 34 records and 5 checkpoints (37 B) are as they were written" in answer.out
+    assert "intact: 34 records and 5 checkpoints (37 B) are as they were written" in answer.out
     assert content(root.path) == before
 
 
@@ -244,7 +244,7 @@ def test_repair_keeps_a_copy_and_makes_the_experiment_readable(root: RootWriter,
     assert "records kept" in answer.out
     assert (root.path / ".holdfast" / "damaged-1" / segment(root).name).read_bytes() == damaged
     assert holdfast("status", root.path).code == 0
-    assert holdfast("repair", root.path).out.startswith(f"The journal of {root.path} is whole")
+    assert holdfast("repair", root.path).out.startswith(f"The journal of {root.path} is intact")
 
 
 def test_repair_refuses_an_experiment_that_is_being_written(tmp_path: Path, holdfast: Callable[..., Any]) -> None:

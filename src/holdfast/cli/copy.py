@@ -224,5 +224,5 @@ def _lines(copied: CopySummary) -> list[str]:
         f"{plural(copied.records, 'record')}, {plural(copied.checkpoints, 'checkpoint')}{before} and "
         f"{plural(copied.files, 'file')}, {size_text(copied.bytes)}"
     )
-    end = "verified" if copied.whole else "NOT WHOLE: see above"
+    end = "verified" if copied.whole else "INCOMPLETE: see above"
     return [*lines, f"copied {copied.source} to {copied.target}: {what}; {end}"]

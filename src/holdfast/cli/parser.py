@@ -147,7 +147,7 @@ def _add_verify(commands: _Commands) -> None:
         "verify",
         "verify",
         "verify every byte: journal, facts, snapshots and checkpoints; read-only",
-        "  holdfast verify PATH && echo whole\n  holdfast verify s3://bucket/runs/digits --quick",
+        "  holdfast verify PATH && echo intact\n  holdfast verify s3://bucket/runs/digits --quick",
     )
     _add_path(parser)
     parser.add_argument("--quick", action="store_true", help="compare only names and sizes of checkpoints")
@@ -229,10 +229,10 @@ def _add_asking(commands: _Commands) -> None:
     parser = _asking(
         commands,
         "samples",
-        "let a running experiment have more samples; N is num_samples of the whole experiment",
-        "  holdfast samples PATH 100\n  holdfast samples PATH -1      without end",
+        "raise num_samples of a running experiment to N, the total of the whole experiment",
+        "  holdfast samples PATH 100\n  holdfast samples PATH -1      no limit",
     )
-    parser.add_argument("number", metavar="N", type=int, help="at least what it has; -1: without end")
+    parser.add_argument("number", metavar="N", type=int, help="at least the present number; -1: no limit")
 
 
 def _add_export(commands: _Commands) -> None:

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     unknown, more = ([], []) if damage else _unrecorded(root, spec)
     if not damage and not unknown and not more:
         say(
-            f"The journal of {root.path} is whole: there is nothing to repair.",
+            f"The journal of {root.path} is intact: there is nothing to repair.",
             "Damaged checkpoints need no repair, trials fall back to older ones; to find them: "
             f"holdfast verify {root.path}",
         )

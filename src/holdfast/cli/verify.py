@@ -340,9 +340,9 @@ def _lines(report: VerifyReport, *, quick: bool = False) -> list[str]:
     saved = f"{plural(report.checkpoints, 'checkpoint')} ({size_text(report.bytes)})"
     seen = f"{plural(report.records, 'record')} and {saved}"
     if report.whole and quick:
-        return [*lines, f"whole: {seen}; of checkpoints, only names and sizes were compared"]
+        return [*lines, f"intact: {seen}; of checkpoints, only names and sizes were compared"]
     if report.whole:
-        return [*lines, f"whole: {seen} are as they were written"]
+        return [*lines, f"intact: {seen} are as they were written"]
     counts = [plural(report.count("damage"), "damaged place")] if report.count("damage") else []
     if lost := report.count("lost"):
         counts.append(f"{plural(lost, 'trial')} without a good checkpoint")
