@@ -126,7 +126,7 @@ def test_the_story_tells_of_damage_and_of_the_older_checkpoint_used_instead(
     ]
 
 
-def test_the_story_tells_of_drivers_pauses_notes_and_the_users_wishes(
+def test_the_story_shows_drivers_pauses_notes_and_the_users_requests(
     tmp_path: Path, holdfast: Callable[..., Any]
 ) -> None:
     root = RootWriter(tmp_path / "exp", retention=Retention(num_to_keep=1)).open()

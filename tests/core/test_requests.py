@@ -29,7 +29,7 @@ def test_a_trial_that_waits_is_ended_at_once():
     assert not scheduler.standing
 
 
-def test_a_wish_to_stop_a_running_trial_stands_until_that_trial_waits():
+def test_a_request_to_stop_a_running_trial_stands_until_that_trial_waits():
     scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler, max_failures=1)
     scheduler.standing.append(Stop(0, "not good enough"))
@@ -76,7 +76,7 @@ def test_a_copy_to_be_does_not_save_what_nobody_would_load():
     assert (other.go, other.save) == ("pause", True)
 
 
-def test_a_wish_for_a_checkpoint_that_is_gone_is_not_granted():
+def test_a_request_for_a_checkpoint_that_is_gone_is_not_applied():
     scheduler = ScriptedScheduler()
     world = paused(scheduler, 1, trials=2)
     world.save(0)
@@ -107,7 +107,7 @@ def test_a_trial_gets_other_resources_when_it_next_starts():
     assert not world.state.uniform
 
 
-def test_wishes_are_granted_before_a_new_driver_drops_anything():
+def test_requests_are_applied_before_a_new_driver_drops_anything():
     """A crash came between the report and the copy that it led to; the donor has a newer checkpoint meanwhile."""
     scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler, trials=2)

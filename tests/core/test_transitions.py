@@ -20,6 +20,6 @@ def test_every_status_in_the_table_is_public():
     assert {status for status, _ in TRANSITIONS} | set(TRANSITIONS.values()) == set(Status.ALL)
 
 
-def test_final_trials_only_run_again_by_the_users_wish():
+def test_final_trials_only_run_again_at_the_users_request():
     leaving = {event for (status, event), to in TRANSITIONS.items() if status in Status.FINAL and to == Status.PENDING}
     assert leaving == {ev.TrialRequeued}

@@ -94,7 +94,7 @@ def test_the_next_driver_ends_a_trial_whose_driver_was_killed_in_between(reports
     assert later.trial().attempt == 1
 
 
-def test_the_wish_survives_an_attempt_that_a_leaving_driver_cuts():
+def test_the_request_survives_an_attempt_that_a_leaving_driver_cuts():
     world = World(trials=1)
     world.tell(stop("t0"))
     for event in (ev.AttemptInterrupted(9.0, 0, 1, ev.Cause.DRIVER_STOPPED), ev.DriverStopped(9.0, "SIGTERM")):

@@ -1,4 +1,4 @@
-"""Machines, drivers and a store, for the tests of shipping and hydrating. Journals and files are real."""
+"""Machines, drivers and a store, for the tests of shipping and of restoring a mirror. Journals and files are real."""
 
 from __future__ import annotations
 

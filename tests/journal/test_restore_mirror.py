@@ -294,7 +294,7 @@ def test_records_that_only_stand_in_other_files_are_not_set_aside(lab: Lab) -> N
     assert fourth.found == third.history
 
 
-def test_what_was_hydrated_is_not_copied_and_shipped_again(lab: Lab) -> None:
+def test_what_was_restored_is_not_copied_and_shipped_again(lab: Lab) -> None:
     first = lab.drive("one")
     first.write(50, size=1000)
     first.leave()
@@ -450,7 +450,7 @@ def test_a_driver_whose_mirror_was_rebuilt_under_it_stops(lab: Lab) -> None:
         sleeper.journal.append([b"void"])
 
 
-def test_a_process_that_hangs_while_it_hydrates_keeps_nobody_waiting_for_ever(
+def test_a_process_that_hangs_while_it_restores_keeps_nobody_waiting_for_ever(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     lab.drive("one").write(2)

@@ -173,7 +173,7 @@ def test_everything_that_happens_to_a_trial_is_told_once():
     ]
 
 
-def test_a_wish_to_stop_the_trial_at_hand_is_a_verdict():
+def test_a_request_to_stop_the_trial_at_hand_is_a_verdict():
     told = Told(Scripted(acts=lambda view, trial: view.stop_trial(trial, "below the median")))
     told.start(0)
     assert told.report(0, loss=1) == ("stop", "below the median")
@@ -204,7 +204,7 @@ def test_a_pause_of_another_trial_is_its_verdict_at_its_next_report():
     assert told.report(1, loss=1) == ("", "")
 
 
-def test_wishes_stand_until_an_event_fulfils_them():
+def test_requests_stand_until_an_event_fulfils_them():
     def wanted(view, trial):
         view.reconfigure_trial(view.trials[1], {"x": 9}, tag="x=9")
         view.resize_trial(view.trials[1], {"CPU": 2.0})
@@ -220,7 +220,7 @@ def test_wishes_stand_until_an_event_fulfils_them():
     assert told.requests() == []
 
 
-def test_a_later_wish_of_the_same_kind_replaces_the_earlier_one():
+def test_a_later_request_of_the_same_kind_replaces_the_earlier_one():
     def wanted(view, trial):
         view.resize_trial(view.trials[1], {"CPU": 1.0 + trial.record.iteration})
 
@@ -232,7 +232,7 @@ def test_a_later_wish_of_the_same_kind_replaces_the_earlier_one():
     assert told.requests() == [Resize(1, {"CPU": 2.0})]
 
 
-def test_nothing_can_be_wished_for_a_trial_that_has_ended():
+def test_nothing_can_be_requested_for_a_trial_that_has_ended():
     def wanted(view, trial):
         view.stop_trial(view.trials[1])
         view.reconfigure_trial(view.trials[1], {"x": 9})
@@ -245,7 +245,7 @@ def test_nothing_can_be_wished_for_a_trial_that_has_ended():
     assert told.requests() == []
 
 
-def test_wishes_for_a_life_that_the_user_ended_are_forgotten():
+def test_requests_for_a_life_that_the_user_ended_are_forgotten():
     told = Told(Scripted(acts=lambda view, trial: view.stop_trial(view.trials[1])))
     told.start(0)
     told.report(0, loss=1)
@@ -263,7 +263,7 @@ def test_a_copy_of_a_trial_without_a_checkpoint_is_refused():
     assert told.requests() == []
 
 
-def test_a_wish_to_save_is_good_for_one_answer():
+def test_a_request_to_save_is_good_for_one_answer():
     told = Told(Scripted(acts=lambda view, trial: view.save_trial(trial)))
     told.start(0)
     told.report(0, loss=1)
@@ -307,7 +307,7 @@ def test_what_others_decided_and_what_was_repeated_is_not_judged_again():
     assert [call[:2] for call in retold.calls if call[0] == "result"] == [("result", 0), ("result", 0)]
 
 
-def test_a_memory_holds_wishes_in_their_order_and_pauses():
+def test_a_memory_holds_requests_in_their_order_and_pauses():
     def wanted(view, trial):
         view.resize_trial(view.trials[1], {"CPU": 3.0})
         view.stop_trial(view.trials[2], "why not")

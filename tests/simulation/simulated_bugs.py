@@ -289,7 +289,7 @@ def chatting(patch: Patch) -> None:
 
 
 def requests_forgotten_at_restart(patch: Patch) -> None:
-    """A scheduler's memory is stored, and what it still wished for is not."""
+    """A scheduler's memory is stored, and its open requests are not."""
     set_state = SchedulerAdapter.set_state
 
     def forget(self: Any, state: bytes) -> None:

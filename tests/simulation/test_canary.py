@@ -126,7 +126,7 @@ def test_a_scheduler_that_would_have_decided_otherwise_is_noticed(copies, monkey
     assert complaint(copies) == "I5"
 
 
-def test_a_wish_that_nobody_had_is_noticed(copies, monkeypatch):
+def test_a_request_that_nobody_made_is_noticed(copies, monkeypatch):
     monkeypatch.setattr(ExperimentView, "reconfigure_trial", lambda self, trial, config, **more: False)
     assert complaint(copies) == "I5"
 
