@@ -156,7 +156,7 @@ def test_the_story_shows_drivers_pauses_notes_and_the_users_requests(
         "It was paused.",
         "It was resumed.",
         "Attempt 3 failed, and with it the trial: KeyError: 'x' at t.py:1.",
-        "The user restarted it from the beginning",
+        "It runs again from the beginning; its earlier reports no longer count: the user asked for it.",
     ):
         assert part in told
 
@@ -173,12 +173,20 @@ def test_a_story_tells_the_cause_that_an_event_carries(tmp_path: Path, holdfast:
     root.start(0)
     root.end(0)
     root.add(ev.TrialRequeued(root.tick(), 0, "resume", "the stop rule was changed"))
+    root.add(ev.TrialReconfigured(root.tick(), 0, {"lr": 2}, why="PB2: its score was bad"))
+    root.add(ev.TrialReconfigured(root.tick(), 0, {"lr": 3}, "", (0, 0), 0, why="PB2: its score was worse"))
+    root.add(ev.TrialResized(root.tick(), 0, {"CPU": 2.0}, why="Resizer: more is free"))
+    root.add(ev.TrialResized(root.tick(), 0, {"CPU": 3.0}, by_user=True))
     root.add(ev.CheckpointsDropped(root.tick(), 0, (0,), "the trial begins anew"))
     told = "\n".join(sentences(holdfast("show", root.finish().path, "0", "--story").out))
     for part in (
         "It was paused: ASHAScheduler.",
         "It was resumed: nothing else could run.",
         "It runs again from its latest checkpoint: the stop rule was changed.",
+        "It was given another config (PB2: its score was bad): lr=2.",
+        "copy of abcde_00000 (PB2: its score was worse), from its checkpoint_000000, with lr=3.",
+        "It was given other resources (Resizer: more is free): CPU=2.",
+        "It was given other resources (the user): CPU=3.",
         "1 checkpoint deleted (the trial begins anew).",
     ):
         assert part in told

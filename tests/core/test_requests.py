@@ -88,8 +88,10 @@ def test_a_request_for_a_checkpoint_that_is_gone_is_not_applied():
 def test_a_config_can_change_without_a_donor():
     scheduler = ScriptedScheduler()
     world = paused(scheduler, trials=2)
-    scheduler.standing.append(Reconfigure(0, {"x": 5}, "x=5", params=("x", "y")))
-    world.tell()
+    scheduler.standing.append(Reconfigure(0, {"x": 5}, "x=5", params=("x", "y"), why="it was bad"))
+    (event,) = world.tell().events
+    assert isinstance(event, ev.TrialReconfigured)
+    assert event.why == "it was bad"
     trial = world.trial()
     assert (trial.config, trial.shown_tag, trial.params, trial.origin) == ({"x": 5}, "x=5", ("x", "y"), None)
 
@@ -97,12 +99,13 @@ def test_a_config_can_change_without_a_donor():
 def test_a_trial_gets_other_resources_when_it_next_starts():
     scheduler = ScriptedScheduler()
     world = World(scheduler=scheduler, cpus=4)
-    scheduler.standing.append(Resize(0, {"CPU": 3.0}))
+    scheduler.standing.append(Resize(0, {"CPU": 3.0}, "more is free"))
     assert world.tell().events == []  # it runs
     scheduler.verdicts[0, 1] = Verdict.PAUSE
     world.report()
     turn = world.tell(ob.Stopped(0, 1, 1))
     assert kinds(turn.events) == ["TrialPaused", "TrialResized", "TrialResumed", "TrialStarted"]
+    assert turn.events[1] == ev.TrialResized(world.at, 0, {"CPU": 3.0}, why="more is free")
     assert world.state.used == units({"CPU": 3.0})
     assert not world.state.uniform
 

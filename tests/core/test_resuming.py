@@ -106,7 +106,7 @@ def test_they_are_unfinished_trials_and_treated_as_such(unfinished: str, modes: 
     events = world.tell(ob.Resumed(unfinished=unfinished)).events
     again = [event for event in events if isinstance(event, ev.TrialRequeued) and event.n == 1]
     assert [event.mode for event in again] == modes
-    assert [event.why for event in again] == [REOPENED, ""][: len(modes)]  # the user asked for the second one
+    assert [event.why for event in again] == [REOPENED, "the user restarted unfinished trials"][: len(modes)]
     dropped = [event.why for event in events if isinstance(event, ev.CheckpointsDropped)]
     assert dropped == ([RESTARTED] if unfinished == "restart" else [])
 

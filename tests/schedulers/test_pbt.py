@@ -130,6 +130,7 @@ def test_the_worst_goes_on_as_a_copy_of_the_best_with_a_mutated_config():
     assert (first.n, first.parent, first.donor) == (0, 1, (1, 2))
     assert first.config["n"] == 1
     assert first.config["x"] in (1, 3)
+    assert first.why == "PopulationBasedTraining: its score was among the worst 25 %"
     assert first.tag == f"0@perturbed[x={first.config['x']}]"
     verdict = next(e for e in table.reports(0) if e.verdict)
     assert (verdict.verdict, verdict.why) == ("pause", "PopulationBasedTraining: continues as a copy of t1")
@@ -215,6 +216,7 @@ def test_missing_keys_are_filled_in_when_a_trial_is_created():
     assert two.params == ("n", "x", "net/w")
     filled = [e for e in table.history if isinstance(e, ev.TrialReconfigured)]
     assert [(e.n, e.donor) for e in filled[:2]] == [(0, None), (1, None)]
+    assert filled[0].why == "PopulationBasedTraining: param_space leaves out x, net/w"
 
 
 # --- results that lack something

@@ -207,12 +207,13 @@ def test_a_pause_of_another_trial_is_its_verdict_at_its_next_report():
 def test_requests_stand_until_an_event_fulfils_them():
     def wanted(view, trial):
         view.reconfigure_trial(view.trials[1], {"x": 9}, tag="x=9")
-        view.resize_trial(view.trials[1], {"CPU": 2.0})
+        view.resize_trial(view.trials[1], {"CPU": 2.0}, "more is free")
 
     told = Told(Scripted(acts=wanted))
     told.start(0)
     told.report(0, loss=1)
-    config, size = Reconfigure(1, {"x": 9}, "x=9"), Resize(1, {"CPU": 2.0})
+    config = Reconfigure(1, {"x": 9}, "x=9", why="Scripted")
+    size = Resize(1, {"CPU": 2.0}, "Scripted: more is free")
     assert told.requests() == [config, size]
     told.add(ev.TrialReconfigured, 1, {"x": 9}, "x=9")
     assert told.requests() == [size]
@@ -227,9 +228,9 @@ def test_a_later_request_of_the_same_kind_replaces_the_earlier_one():
     told = Told(Scripted(acts=wanted))
     told.start(0)
     told.report(0, loss=1)
-    assert told.requests() == [Resize(1, None)]  # one CPU is what everybody gets
+    assert told.requests() == [Resize(1, None, "Scripted")]  # one CPU is what everybody gets
     told.report(0, loss=1)
-    assert told.requests() == [Resize(1, {"CPU": 2.0})]
+    assert told.requests() == [Resize(1, {"CPU": 2.0}, "Scripted")]
 
 
 def test_nothing_can_be_requested_for_a_trial_that_has_ended():

@@ -118,11 +118,11 @@ class Retelling:
         self._was_requested(event, Stop(event.n, event.reason))
 
     def _reconfigured(self, event: ev.TrialReconfigured) -> None:
-        wanted = Reconfigure(event.n, event.config, event.tag, event.donor, event.parent, event.params)
+        wanted = Reconfigure(event.n, event.config, event.tag, event.donor, event.parent, event.params, event.why)
         self._was_requested(event, wanted)
 
     def _resized(self, event: ev.TrialResized) -> None:
-        self._was_requested(event, Resize(event.n, event.request))
+        self._was_requested(event, Resize(event.n, event.request, event.why))
 
     def _was_requested(self, event: ev.AnyEvent, wanted: SchedulerRequest) -> None:
         standing = list(self._adapter.requests(self._state))

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 MARK: list[int] = []
 """The mark of a trial that no plan of ours has proposed."""
 
+SPACE_GIVEN = "the search space was given"
 NO_SPACE = "the search space of the imported experiment is not known"
 """Why the search of an imported experiment has ended, until the space is given."""
 
@@ -102,7 +103,7 @@ def go_on(
     if controller.state.search_ended == NO_SPACE and space:
         at = controller.edges.clock.now()
         controller.record(*_with_options(controller.state, space, plan, at))
-        controller.record(ev.SearchReopened(at, "the search space was given"))
+        controller.record(ev.SearchReopened(at, SPACE_GIVEN))
     elif why := _why_no_more(controller.state, spec):
         warn(why)
 
@@ -118,7 +119,7 @@ def _with_options(state: State, space: Any, plan: VariantPlan | None, at: float)
         mark = variant.mark
         config = _with_option(trial.config, variant.config, space)
         if not trial.final and config != trial.config:
-            events.append(ev.TrialReconfigured(at, trial.n, config))
+            events.append(ev.TrialReconfigured(at, trial.n, config, why=SPACE_GIVEN))
     return events
 
 

@@ -17,6 +17,7 @@ from holdfast.errors import StorageFullError
 from holdfast.search.base import Proposal
 from holdfast.space.naming import experiment_tag, trial_id
 
+RECOMPUTED = "rebuilt by holdfast repair: the search chooses it again"
 UNKNOWN_CONFIG = "the journal has lost this trial's record, no file has its parameters, and a searcher chose them"
 
 
@@ -170,7 +171,7 @@ def complete_rebuilt(
         trial, config = state.trials[n], keep_value(proposal)
         if not trial.final and not trial.shown_tag and trial.config != config:
             tag = experiment_tag(n, proposal.evaluated)
-            events.append(ev.TrialReconfigured(at, n, config, tag, params=tuple(proposal.evaluated)))
+            events.append(ev.TrialReconfigured(at, n, config, tag, params=tuple(proposal.evaluated), why=RECOMPUTED))
     if plan is None and state.trials and any(trial.config for trial in state.trials):
         error = ev.ErrorFacts(type="JournalDamagedError", message=UNKNOWN_CONFIG)
         lost = (trial for trial in state.unfinished() if not trial.config)

@@ -236,7 +236,8 @@ class _Rebuilding:
             config = row.get("config")
             if isinstance(config, dict) and isinstance(before, dict) and before != config:
                 tag = str(row.get("experiment_tag", "")) or trial.tag
-                self._tell(events, ev.TrialReconfigured(self._time(events, row), trial.n, config, tag))
+                changed = ev.TrialReconfigured(self._time(events, row), trial.n, config, tag, why=REBUILT)
+                self._tell(events, changed)
             self._tell(events, self._report(trial, events, row))
             self._out.rows += 1
             for index in sorted(index for index, place in at_row.items() if place == number):

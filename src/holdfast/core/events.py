@@ -1,8 +1,10 @@
 """Events: durable facts, in the past tense. The journal is a list of these and nothing else.
 
-An event carries its cause, and else only what cannot be recomputed by folding the events before it, because every byte
-here is paid once per report. ``at`` is wall time in seconds that never runs backwards within an epoch (the driver adds
-monotonic time to the wall time at which it claimed the epoch), so a clock jump cannot reorder history.
+An event carries its cause, unless its kind has only one, which its docstring names. Else it has only what cannot be
+recomputed by folding the events before it, because every byte here is paid once per report.
+
+``at`` is wall time in seconds that never runs backwards within an epoch (the driver adds monotonic time to the wall
+time at which it claimed the epoch), so a clock jump cannot reorder history.
 
 Fields are only ever added at the end, with a default: old journals must stay readable (I11).
 """
@@ -60,7 +62,7 @@ class Event(msgspec.Struct, array_like=True, frozen=True, gc=False):
 
 
 class EpochStarted(Event, frozen=True, tag="epoch"):
-    """A driver took the right to write; everything an older epoch writes after this is void."""
+    """A driver was started and took the right to write; everything an older epoch writes after this is void."""
 
     epoch: Count
     writer: str
@@ -70,7 +72,7 @@ class EpochStarted(Event, frozen=True, tag="epoch"):
 
 
 class WorkerJoined(Event, frozen=True, tag="worker"):
-    """A worker process is ready; reports name it by number to stay small."""
+    """A worker process that the engine started is ready; reports name it by number to stay small."""
 
     worker: int
     host: str
@@ -79,6 +81,8 @@ class WorkerJoined(Event, frozen=True, tag="worker"):
 
 
 class TrialCreated(Event, frozen=True, tag="new"):
+    """The search suggested a configuration."""
+
     n: Count
     id: str
     config: dict[Any, Any]
@@ -92,7 +96,10 @@ class TrialCreated(Event, frozen=True, tag="new"):
 
 
 class TrialStarted(Event, frozen=True, tag="start"):
-    """An attempt was given to the engine. ``rows`` reports survive; later ones are superseded (I6)."""
+    """An attempt was given to the engine. ``rows`` reports survive; later ones are superseded (I6).
+
+    Its cause is that the scheduler chose the trial among those that waited; after ``StoodStill`` the core does.
+    """
 
     n: Count
     attempt: Count
@@ -101,6 +108,8 @@ class TrialStarted(Event, frozen=True, tag="start"):
 
 
 class Reported(Event, frozen=True, tag="rep"):
+    """The trial reported; ``why`` is the cause of the verdict on it."""
+
     n: Count
     attempt: Count
     worker: int
@@ -111,7 +120,7 @@ class Reported(Event, frozen=True, tag="rep"):
 
 
 class CheckpointStaged(Event, frozen=True, tag="stage"):
-    """Fully written under the root, not yet fsynced and renamed. Recovery finishes the commit."""
+    """The trial saved: fully written under the root, not yet fsynced and renamed. Recovery finishes the commit."""
 
     n: Count
     attempt: Count
@@ -122,6 +131,8 @@ class CheckpointStaged(Event, frozen=True, tag="stage"):
 
 
 class CheckpointCommitted(Event, frozen=True, tag="ckpt"):
+    """The background job that was given a staged checkpoint made it durable."""
+
     n: Count
     index: Count
     digest: str
@@ -143,6 +154,8 @@ class CheckpointsDropped(Event, frozen=True, tag="drop"):
 
 
 class CheckpointsDeleted(Event, frozen=True, tag="gone"):
+    """The files are gone, because ``CheckpointsDropped`` said so; that event has the cause."""
+
     n: Count
     indexes: tuple[Count, ...]
 
@@ -154,6 +167,8 @@ class TrialPaused(Event, frozen=True, tag="pause"):
 
 
 class TrialResumed(Event, frozen=True, tag="unpause"):
+    """A paused trial waits to be started again."""
+
     n: Count
     why: str = ""  # if it is not that the scheduler has chosen it
 
@@ -167,6 +182,7 @@ class TrialReconfigured(Event, frozen=True, tag="config"):
     donor: tuple[Count, Count] | None = None  # (trial, checkpoint index)
     parent: int = -1  # the trial that was copied, which may itself have begun with a checkpoint of ``donor``
     params: tuple[str, ...] = ()  # paths in config that were chosen by now
+    why: str = ""  # who changed the config, and why; "" in journals of older versions
 
 
 class TrialResized(Event, frozen=True, tag="resize"):
@@ -175,6 +191,7 @@ class TrialResized(Event, frozen=True, tag="resize"):
     n: Count
     request: dict[str, Amount] | None
     by_user: bool = False  # else by the scheduler
+    why: str = ""  # which scheduler, and why; "" if the user did, and in journals of older versions
 
 
 class AttemptFailed(Event, frozen=True, tag="fail"):
@@ -217,7 +234,7 @@ class TrialRequeued(Event, frozen=True, tag="again"):
 
     n: Count
     mode: str
-    why: str = ""  # if it is not that the user has asked for it
+    why: str = ""  # "" in journals of older versions: the user had asked for it
 
 
 class BudgetRenewed(Event, frozen=True, tag="renew"):
@@ -252,7 +269,10 @@ class UserRequested(Event, frozen=True, tag="user"):
 
 
 class SearchAsked(Event, frozen=True, tag="ask"):
-    """A searcher that learns was asked for configurations: all it will answer follows from what it was told before."""
+    """A searcher that learns was asked for configurations: all it will answer follows from what it was told before.
+
+    Its cause is that fewer trials wait to be started than the settings want.
+    """
 
     count: Count
 
@@ -280,7 +300,7 @@ class StorageLagged(Event, frozen=True, tag="lag"):
 
 
 class StorageCaughtUp(Event, frozen=True, tag="caught"):
-    """That is over."""
+    """All records that waited are durable now."""
 
     since: Moment
 

@@ -41,6 +41,7 @@ class Reconfigure(msgspec.Struct, frozen=True, tag="config"):
     donor: tuple[int, int] | None = None  # the committed checkpoint that ``parent`` would start from
     parent: int = -1
     params: tuple[str, ...] = ()
+    why: str = ""
 
 
 class Resize(msgspec.Struct, frozen=True, tag="resize"):
@@ -48,6 +49,7 @@ class Resize(msgspec.Struct, frozen=True, tag="resize"):
 
     n: int
     request: dict[str, float] | None
+    why: str = ""
 
 
 SchedulerRequest = Union[Stop, Reconfigure, Resize]

@@ -21,14 +21,14 @@ def apply_requests(turn: Turn) -> None:
             case Stop(_, why):
                 if waits:
                     terminate(turn, trial, why)
-            case Resize(n, request):
+            case Resize(n, request, why):
                 if waits:
-                    turn.add(ev.TrialResized(turn.at, n, request))
-            case Reconfigure(n, config, tag, donor, parent, params):
+                    turn.add(ev.TrialResized(turn.at, n, request, why=why))
+            case Reconfigure(n, config, tag, donor, parent, params, why):
                 leaves = trial.status == Status.RUNNING and trial.verdict == Verdict.PAUSE and n not in returning
                 if (waits or leaves) and (donor is None or _is_there(turn, donor)):
                     former = trial.origin
-                    turn.add(ev.TrialReconfigured(turn.at, n, config, tag, donor, parent, params))
+                    turn.add(ev.TrialReconfigured(turn.at, n, config, tag, donor, parent, params, why))
                     drop_released(turn, former)
 
 

@@ -28,14 +28,14 @@ def resume_trials(turn: Turn, o: ob.Resumed) -> None:
     ended = [trial for trial in state.trials if trial.final]  # before the unfinished ones join them
     if o.unfinished == "restart":
         for trial in list(state.unfinished()):
-            _restart(turn, trial)
+            _restart(turn, trial, "the user restarted unfinished trials")
     elif o.unfinished == "skip":
         terminate_waiting(turn, "not resumed")
     if o.spent and (o.errored != "skip" or o.finished != "skip"):
         turn.add(ev.Noted(turn.at, -1, f"ended trials were not resumed: {o.spent}"))
     else:
-        _requeue(turn, [trial for trial in ended if trial.status == Status.ERROR], o.errored)
-        _requeue(turn, [trial for trial in ended if trial.status == Status.TERMINATED], o.finished)
+        _requeue(turn, [trial for trial in ended if trial.status == Status.ERROR], o.errored, "failed")
+        _requeue(turn, [trial for trial in ended if trial.status == Status.TERMINATED], o.finished, "finished")
     spent = o.spent if state.reopened and not state.stopping else ""
     turn.add(ev.BudgetRenewed(turn.at))
     if spent:  # the new rule is reached as well: nothing starts, and the next change finds these trials again
@@ -58,21 +58,21 @@ def _take_up_cut(turn: Turn, o: ob.Resumed) -> None:
             turn.add(ev.TrialRequeued(turn.at, trial.n, "resume", REOPENED))
 
 
-def _requeue(turn: Turn, trials: list[Trial], action: str) -> None:
+def _requeue(turn: Turn, trials: list[Trial], action: str, kind: str) -> None:
     if action == "skip":
         return
     for trial in trials:
         if action == "restart":
-            _restart(turn, trial)
+            _restart(turn, trial, f"the user restarted {kind} trials")
         else:
-            turn.add(ev.TrialRequeued(turn.at, trial.n, "resume"))
+            turn.add(ev.TrialRequeued(turn.at, trial.n, "resume", f"the user resumed {kind} trials"))
     if turn.state.search_ended.startswith(STOPPED) and turn.state.pending:
         turn.add(ev.SearchReopened(turn.at, "trials were resumed"))
 
 
-def _restart(turn: Turn, trial: Trial) -> None:
+def _restart(turn: Turn, trial: Trial, why: str) -> None:
     origin = trial.origin
-    turn.add(ev.TrialRequeued(turn.at, trial.n, "restart"))
+    turn.add(ev.TrialRequeued(turn.at, trial.n, "restart", why))
     drop_obsolete(turn, trial, RESTARTED)
     drop_released(turn, origin)
 

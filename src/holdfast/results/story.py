@@ -1,7 +1,8 @@
 """What happened, in plain sentences: one pass over the journal, which is folded on the way.
 
-Every event carries its cause; the fold adds numbers, such as the iteration. Owns the wording of events. Long runs of
-reports and saves are told in one sentence. Must never guess a cause, nor decide anything.
+Events carry their causes, or have one by definition (`core.events`); the fold adds numbers, such as the iteration.
+Owns the wording of events. Long runs of reports and saves are told in one sentence. Must never guess a cause, nor
+decide anything.
 """
 
 from __future__ import annotations
@@ -215,22 +216,23 @@ class _TrialTeller:
     def _reconfigured(self, _: Trial, event: ev.TrialReconfigured) -> None:
         config = ", ".join(f"{key}={value_text(value, 40)}" for key, value in self._named(event.config))
         if event.donor is None:
-            self.say(event.at, f"The scheduler gave it another config: {config}")
+            self.say(event.at, f"It was given another config{_in_brackets(event.why)}: {config}")
             return
         parent, (donor, index) = self._history.state.trials[event.parent], event.donor
         whose = "its" if donor == event.parent else f"{self._history.state.trials[donor].id}'s"
-        self.say(event.at, f"It continues as a copy of {parent.id}, from {whose} checkpoint_{index:06d}, with {config}")
+        copied = f"a copy of {parent.id}{_in_brackets(event.why)}, from {whose} checkpoint_{index:06d}"
+        self.say(event.at, f"It continues as {copied}, with {config}")
 
     def _resized(self, _: Trial, event: ev.TrialResized) -> None:
         request = ", ".join(f"{name}={amount:g}" for name, amount in (event.request or {"CPU": 1.0}).items())
-        who = "The user" if event.by_user else "The scheduler"
-        self.say(event.at, f"{who} gave it other resources: {request}")
+        why = "the user" if event.by_user else event.why or "the scheduler"
+        self.say(event.at, f"It was given other resources{_in_brackets(why)}: {request}")
 
     def _requeued(self, _: Trial, event: ev.TrialRequeued) -> None:
         how = "from the beginning; its earlier reports no longer count"
         if event.mode != "restart":
             how = "from its latest checkpoint"
-        self.say(event.at, f"It runs again {how}: {event.why}" if event.why else f"The user restarted it {how}")
+        self.say(event.at, f"It runs again {how}{_because(event.why or 'the user asked for it')}")
 
     def _noted(self, _: Trial, event: ev.Noted) -> None:
         self.say(event.at, event.text)
@@ -388,6 +390,10 @@ def experiment_story(history: History) -> list[StoryLine]:
 
 def _because(why: str) -> str:
     return f": {why}" if why else ""
+
+
+def _in_brackets(why: str) -> str:
+    return f" ({why})" if why else ""
 
 
 def driver_words(event: ev.EpochStarted) -> str:

@@ -152,7 +152,8 @@ class PopulationBasedTraining(TrialScheduler):
     def on_trial_add(self, view: ExperimentView, trial: TrialView) -> None:
         config, missing = explore.fill(view.plain_config(trial), self._mutations, self.rng(FILLING, trial.n))
         if missing:
-            view.reconfigure_trial(trial, config, params=dict.fromkeys([*trial.record.params, *missing]))
+            why = f"param_space leaves out {', '.join(missing)}"
+            view.reconfigure_trial(trial, config, params=dict.fromkeys([*trial.record.params, *missing]), why=why)
         self._population.add(Member(trial.n, self._next_turn()))
 
     def on_trial_start(self, view: ExperimentView, trial: TrialView) -> None:
@@ -272,7 +273,8 @@ class PopulationBasedTraining(TrialScheduler):
         donor = rng.choice(donors)
         config = self._new_config(view, trial, donor, rng)
         tag = explore.perturbed_tag(trial.record.tag, config, self._mutations)
-        view.reconfigure_trial(trial, config, copy_of=donor, tag=tag)
+        why = f"its score was among the worst {100 * self._fraction:.3g} %"
+        view.reconfigure_trial(trial, config, copy_of=donor, tag=tag, why=why)
         view.reason = f"continues as a copy of {donor.trial_id}"
         other = self._population.get(donor.n)
         assert other is not None

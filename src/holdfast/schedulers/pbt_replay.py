@@ -83,7 +83,8 @@ class PopulationBasedTrainingReplay(TrialScheduler):
         if own and any(not is_marker(value) for value in own.values()):
             logger.warning("The config of the trial, %s, is replaced by that of %s.", own, self._file)
         self._done = 0
-        view.reconfigure_trial(trial, self._config(self._schedule.first, own), params=self._schedule.first)
+        first = self._schedule.first
+        view.reconfigure_trial(trial, self._config(first, own), params=first, why=f"{self._file} begins with it")
 
     def on_trial_result(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> str:
         iteration = number(lookup(result, "training_iteration"))
@@ -93,7 +94,8 @@ class PopulationBasedTrainingReplay(TrialScheduler):
             return self.CONTINUE
         self._done += len(due)
         config = self._config(due[-1].config, view.plain_config(trial))
-        view.reconfigure_trial(trial, config, tag=perturbed_tag(f"replay_{self._file}", config, config))
+        tag, why = perturbed_tag(f"replay_{self._file}", config, config), f"as in {self._file}"
+        view.reconfigure_trial(trial, config, tag=tag, why=f"{why} at iteration {due[-1].iteration}")
         view.reason = f"continues with the config of iteration {due[-1].iteration}"
         return self.PAUSE
 

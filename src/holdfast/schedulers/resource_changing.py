@@ -231,7 +231,7 @@ class ResourceChangingScheduler(TrialScheduler):
         request = self._new_request(view, trial, result)
         if request is None:
             return verdict
-        view.resize_trial(trial, request)
+        view.resize_trial(trial, request, "allocated anew at its last report")
         view.reason = f"continues with {', '.join(f'{amount:g} {name}' for name, amount in request.items())}"
         return self.PAUSE
 
@@ -286,7 +286,7 @@ class ResourceChangingScheduler(TrialScheduler):
             return
         for trial in (*view.pending, *view.paused):
             if not view.could_hold(self.asked_by(view, trial)):
-                view.resize_trial(trial, base)
+                view.resize_trial(trial, base, "this machine is too small for what it had")
 
     def debug_string(self) -> str:
         """The base scheduler's line."""

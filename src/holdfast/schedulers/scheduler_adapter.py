@@ -68,11 +68,14 @@ class SchedulerAdapter:
         self._before = relearned  # changes of the metric that are still to come
         self._info = info
         self._results = results
-        self._view = ExperimentView(State(), info, results)
+        self._view = self._new_view(State())
+
+    def _new_view(self, state: State) -> ExperimentView:
+        return ExperimentView(state, self._info, self._results, type(self.scheduler).__name__)
 
     def _see(self, state: State, memory: DriverMemory) -> ExperimentView:
         if self._view._state is not state:
-            view = ExperimentView(state, self._info, self._results)
+            view = self._new_view(state)
             view.requests, view.saves, view.pauses = self._view.requests, self._view.saves, self._view.pauses
             self._view = view
         self._view._memory = memory
@@ -101,8 +104,7 @@ class SchedulerAdapter:
             verdict = Verdict.PAUSE
         if not verdict:
             return verdict, ""
-        name = type(self.scheduler).__name__
-        return verdict, f"{name}: {view.reason}" if view.reason else name
+        return verdict, view.cause(view.reason)
 
     def requests(self, state: State) -> Iterable[SchedulerRequest]:
         return self._view.requests.values()
@@ -187,7 +189,7 @@ class SchedulerAdapter:
 
     def _requeued(self, view: ExperimentView, event: ev.TrialRequeued) -> None:
         if event.mode == "restart":
-            self._forget(view, event.n)  # what it asked_for for was another life
+            self._forget(view, event.n)  # what it asked for was another life
         if view._state.came_from in Status.FINAL:
             self.scheduler.on_trial_add(view, view.trials[event.n])
 

@@ -48,8 +48,9 @@ class ExperimentView:
     running trial hears of a request to stop or pause it when it next reports.
     """
 
-    def __init__(self, state: State, info: ExperimentInfo, results: ResultBuilder) -> None:
+    def __init__(self, state: State, info: ExperimentInfo, results: ResultBuilder, scheduler: str = "") -> None:
         self._state = state
+        self._scheduler = scheduler  # its name
         self._memory = DriverMemory()  # of the driver that asks; empty while the past is being told again
         self._info = info
         self.trials = TrialList(state, info, results)
@@ -193,6 +194,7 @@ class ExperimentView:
         copy_of: TrialView | None = None,
         tag: str = "",
         params: Iterable[str] = (),
+        why: str = "",
     ) -> bool:
         """Let the trial continue with another config; from ``copy_of``'s latest committed checkpoint, if given.
 
@@ -202,6 +204,7 @@ class ExperimentView:
             copy_of: The trial to copy. Retention keeps its checkpoint for as long as the copy depends on it.
             tag: How the trial is shown from now on.
             params: Paths in ``config`` that were chosen, if there are more than before.
+            why: A few words for the trial's story.
 
         Returns:
             Whether it can be done: False if ``copy_of`` has no committed checkpoint.
@@ -209,8 +212,8 @@ class ExperimentView:
         donor = None if copy_of is None else self._donor(copy_of)
         if copy_of is not None and donor is None:
             return False
-        parent = -1 if copy_of is None else copy_of.n
-        self._want(Reconfigure(trial.n, self._packed(trial, config, copy_of), tag, donor, parent, tuple(params)))
+        parent, packed = -1 if copy_of is None else copy_of.n, self._packed(trial, config, copy_of)
+        self._want(Reconfigure(trial.n, packed, tag, donor, parent, tuple(params), self.cause(why)))
         return True
 
     def _packed(self, trial: TrialView, config: Mapping[str, Any], copy_of: TrialView | None) -> dict[str, Any]:
@@ -226,10 +229,14 @@ class ExperimentView:
             plainly = plain(dict(config), f"The config that the scheduler has for trial {trial.trial_id}", known)
         return plainly
 
-    def resize_trial(self, trial: TrialView, request: Mapping[str, float]) -> None:
+    def resize_trial(self, trial: TrialView, request: Mapping[str, float], why: str = "") -> None:
         """Give the trial these resources when it next starts; pause it for that to happen soon."""
         wanted = dict(request)
-        self._want(Resize(trial.n, None if wanted == {"CPU": 1.0} else wanted))
+        self._want(Resize(trial.n, None if wanted == {"CPU": 1.0} else wanted, self.cause(why)))
+
+    def cause(self, why: str) -> str:
+        """``why``, with the scheduler's name: how events and stories name the cause of what it decides."""
+        return f"{self._scheduler}: {why}" if why else self._scheduler
 
     def plain_config(self, trial: TrialView) -> dict[str, Any]:
         """The trial's config as it is stored: objects are markers, which may be copied but not made up."""
