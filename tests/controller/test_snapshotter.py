@@ -35,7 +35,7 @@ def test_a_snapshot_that_fails_ends_nothing_and_the_next_one_has_everything(
     state, journal, store = State(), Journal(), SnapshotStore(tmp_path, epoch=1)
     apply(state, ev.EpochStarted(1.0, 1, "w", "h", 1), Retention())
     apply(state, ev.TrialCreated(2.0, 0, "t0", {}, "0"), Retention())
-    snapshotter = Snapshotter(state, store, RealClock(not_before=0.0), journal)
+    snapshotter = Snapshotter(state, store, RealClock(not_before=0.0), journal, changed={0})
     journal.error = error
     with caplog.at_level(logging.WARNING, "holdfast"):
         snapshotter.finish()

@@ -255,6 +255,7 @@ class SimDriver(DriverLife):
         opened = self._open_state(self._store)
         self.state, self.snapshot_seq = opened.state, opened.snapshot_seq
         self.memory = DriverMemory()
+        self.memory.changed = opened.changed
 
     def make_edges(self) -> None:
         world, scenario, state = self.world, self.world.scenario, self.state
@@ -286,7 +287,12 @@ class SimDriver(DriverLife):
             is_waiting=engine.is_waiting if isinstance(engine, MakesAttemptsWait) else None,
         )
         self._snapshots = Snapshotter(
-            state, self._store, clock, self.journal, policies=partial(stored_memories, self._memories)
+            state,
+            self._store,
+            clock,
+            self.journal,
+            changed=self.memory.changed,
+            policies=partial(stored_memories, self._memories),
         )
         self.controller = Controller(state, self.memory, self._policies(), edges, hooks, watches)
 

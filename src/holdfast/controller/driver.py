@@ -215,7 +215,8 @@ class Driver(DriverLife):
 
     def fold_journal(self) -> None:
         root, retention = self._experiment.root, self._experiment.spec.retention
-        self._state = open_with_memory(root, retention, self._store, self._memories, self._settings.retold).state
+        opened = open_with_memory(root, retention, self._store, self._memories, self._settings.retold)
+        self._state, self._memory.changed = opened.state, opened.changed
         self._remembers = True
 
     def compare_storage(self) -> None:
@@ -261,6 +262,7 @@ class Driver(DriverLife):
             self._store,
             clock,
             self.journal,
+            changed=self._memory.changed,
             period_s=self._environment.snapshot_period_s,
             policies=partial(stored_memories, self._memories),
             flush_files=files.flush,
@@ -313,7 +315,7 @@ class Driver(DriverLife):
         return watch_signals(end, watches.insist, sigint=not self._environment.disable_sigint_handler)
 
     def start_hooks(self) -> None:
-        self._notices.start()
+        self._notices.start(self._memory.changed)
 
     def open_engine(self) -> None:
         self.journal.flush()  # raises if somebody has taken over meanwhile, whose workers opening would end

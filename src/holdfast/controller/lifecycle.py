@@ -130,7 +130,7 @@ class DriverLife(ABC):
     def sweep_stages(self) -> None:
         """Remove what attempts had begun to stage when they were killed."""
         state = self.controller.state
-        self.sweep({*state.touched, *(trial.n for trial in state.unfinished())})
+        self.sweep({*self.controller.memory.changed, *(trial.n for trial in state.unfinished())})
 
     def announce_resume(self) -> None:
         """Tell the core what becomes of the trials of earlier runs, before it hears anything else."""

@@ -19,7 +19,7 @@ from holdfast.core import events as ev
 from holdfast.core.changed_settings import ChangedSettings
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Status, Stored, Trial, UserNote, WorkerFacts, units
-from holdfast.core.transitions import apply, check_known
+from holdfast.core.transitions import CHANGES_ITS_TRIAL, apply, check_known
 from holdfast.errors import JournalDamagedError
 from holdfast.journal.frames import FRAME_OVERHEAD
 from holdfast.journal.reader import JournalContents, bytes_behind, no_contents
@@ -78,6 +78,8 @@ class Opened(msgspec.Struct):
     contents: JournalContents
     snapshot_seq: int = -1
     damage: JournalDamagedError | None = None
+    changed: set[int] = set()
+    """Trials that the events after the snapshot have changed."""
 
     @property
     def is_vouched(self) -> bool:
@@ -154,6 +156,7 @@ def open_state(
             raise
         return Opened(state, no_contents(root, disk), seq, damage)
     check, fold = check_known, apply
+    changed: set[int] = set()
     try:
         with events.folding():
             for event in events:
@@ -161,13 +164,15 @@ def open_state(
                     check(state, event)
                     before(state, event)
                 fold(state, event, retention)
+                if type(event) in CHANGES_ITS_TRIAL and event.n >= 0:  # type: ignore[union-attr]
+                    changed.add(event.n)  # type: ignore[union-attr]
                 if watch is not None:
                     watch(state, event)
     except JournalDamagedError as damage:
         if not tolerant:
             raise
-        return Opened(state, events.contents, seq, damage)
-    return Opened(state, events.contents, seq)
+        return Opened(state, events.contents, seq, damage, changed)
+    return Opened(state, events.contents, seq, changed=changed)
 
 
 class _Meter:

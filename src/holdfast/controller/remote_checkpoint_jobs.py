@@ -102,7 +102,7 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
         # tried again must not be overtaken, nor must all of them be tried again and again in an outage.
         self._turns: dict[int, deque[int]] = {}
         self._stirred: set[int] = set()  # trials of which a job has ended
-        self._leftover = {*state.touched, *(trial.n for trial in state.unfinished())}  # may have copies from before
+        self._leftover = {*memory.changed, *(trial.n for trial in state.unfinished())}  # may have copies from before
         self._prune_at: list[tuple[float, int]] = []
 
     # --- commands

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 
 from holdfast.controller.notify import Audience
 from holdfast.controller.spec import Root
@@ -42,13 +42,17 @@ class RunNotices:
         self._is_ending = is_ending
         self._files.be_told_of_end(is_ending)
 
-    def start(self) -> None:
-        """Before the first turn: callbacks get their memory back, files the rows that a crash kept from them."""
+    def start(self, changed: Collection[int]) -> None:
+        """Before the first turn: callbacks get their memory back, files the rows that a crash kept from them.
+
+        Args:
+            changed: The trials that may lack some: those that changed since the last snapshot.
+        """
         text = self._callbacks.load_states(self._root)
         if text:
             self.warn(text)
         self._callbacks.setup()
-        self._repair_files(self._state.touched)
+        self._repair_files(changed)
         self._files.repair_policies(self._state)
         self._display.start(self._advisor.metrics)
         self._callbacks.start_followers(self.warn)

@@ -48,14 +48,28 @@ class Snapshotter:
         clock: Clock,
         journal: JournalEnd,
         *,
+        changed: set[int],
         period_s: float | None = None,
         policies: Callable[[], dict[str, bytes]] = dict,
         flush_files: Callable[[], bool] = lambda: True,
     ) -> None:
+        """Begin with no snapshot taken.
+
+        Args:
+            state: What snapshots hold.
+            store: Where they are written.
+            clock: For when they are due.
+            journal: What must be durable before them.
+            changed: Trials that changed since the last snapshot; others add to it, each snapshot clears it.
+            period_s: Seconds between two; None: as what they cost allows.
+            policies: The memories that a snapshot holds too.
+            flush_files: Brings the result files up to the state; whether that was possible.
+        """
         self._state = state
         self._store = store
         self._clock = clock
         self._journal = journal
+        self._changed = changed
         self._fixed_s = period_s
         self._policies = policies
         self._flush_files = flush_files
@@ -80,21 +94,21 @@ class Snapshotter:
         self._take(background=False)
 
     def _take(self, *, background: bool) -> None:
-        state = self._state
+        state, changed = self._state, self._changed
         if self._failed:  # nobody knows what reached the archive: write all of it again, later records win
             self._failed = False
-            state.touched.update(range(len(state.trials)))
-        if not state.touched:
+            changed.update(range(len(state.trials)))
+        if not changed:
             return
         settled = []
-        for n in state.touched:
+        for n in changed:
             trial = state.trials[n]
             if is_settled(trial):
                 settled.append(archive_record(trial))
                 self._live.discard(n)
             else:
                 self._live.add(n)
-        state.touched.clear()
+        changed.clear()
         payload = snapshot_payload(state, [state.trials[n] for n in sorted(self._live)], self._policies())
         position = self._journal.position
         if background:

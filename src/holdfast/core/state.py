@@ -110,7 +110,7 @@ class Trial(msgspec.Struct, array_like=True):
     dt: float = 0.0
     last_at: float = 0.0
     worker: int = 0
-    base_row: int = 0
+    base_row: int = 0  # nobody reads this and the next one; snapshots hold both, and the fold must agree with them
     base_iteration: int = 0
     base_time: float = 0.0
     base_timesteps: int = 0
@@ -232,6 +232,7 @@ class DriverMemory:
         self.storage_trouble: dict[int, str] = {}
         self.full_disk: dict[int, int] = {}  # how often a full disk has ended a trial since its last checkpoint
         self.untidy: set[int] = set()  # trials whose process died: it may have left half a checkpoint behind
+        self.changed: set[int] = set()  # trials changed since the last snapshot, also before this driver
 
     def could_hold(self, wanted: Mapping[str, int]) -> bool:
         """Is a machine as large as this, of which a trial on a cluster needs one?"""
@@ -295,7 +296,6 @@ class State:
         self.lived_s: float = 0.0  # by drivers before this epoch
         self.stopped: str = ""  # why the last driver left in order, "" if it did not (yet)
         self.came_from: str = ""  # status, before the last event, of the trial that it was about
-        self.touched: set[int] = set()  # trials changed since the last snapshot, which clears it
 
     def trial(self, n: int) -> Trial | None:
         return self.trials[n] if 0 <= n < len(self.trials) else None

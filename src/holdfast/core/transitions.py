@@ -90,7 +90,6 @@ def _unfit(event: ev.AnyEvent, why: str) -> IllegalTransitionError:
 
 def _move(state: State, trial: Trial, event: Any) -> None:
     old, new = trial.status, next_status(trial, event)
-    state.touched.add(trial.n)
     state.came_from = old
     if old == new:
         return
@@ -146,7 +145,6 @@ def _trial_created(state: State, event: ev.TrialCreated, _: Retention) -> None:
     state.by_id[trial.id] = trial.n
     state.counts[P] += 1
     state.pending.append(trial.n)
-    state.touched.add(trial.n)
     if event.mark is not None:
         state.mark = event.mark
         state.asks += not event.mark  # an imported trial: no searcher owes it
@@ -261,7 +259,6 @@ def _checkpoint_staged(state: State, event: ev.CheckpointStaged, _: Retention) -
     trial.checkpointed = True
     state.staged[event.n, event.index] = None
     state.any_checkpoint = True
-    state.touched.add(event.n)
 
 
 def _staged_no_more(state: State, trial: Trial, index: int) -> None:
@@ -281,7 +278,6 @@ def _checkpoint_committed(state: State, event: ev.CheckpointCommitted, retention
     record.stored, record.digest, record.bytes = Stored.COMMITTED, event.digest, event.bytes
     _hold_origin(state, trial)
     retention.register(state, trial, record)
-    state.touched.add(event.n)
 
 
 def _checkpoint_rejected(state: State, event: ev.CheckpointRejected, retention: Retention) -> None:
@@ -293,7 +289,6 @@ def _checkpoint_rejected(state: State, event: ev.CheckpointRejected, retention: 
         record.stored, record.reason = Stored.BAD, event.reason
     _hold_origin(state, trial)
     trial.load_failures = 0
-    state.touched.add(event.n)
 
 
 def _checkpoints_dropped(state: State, event: ev.CheckpointsDropped, retention: Retention) -> None:
@@ -306,7 +301,6 @@ def _checkpoints_dropped(state: State, event: ev.CheckpointsDropped, retention: 
         record.stored = Stored.DROPPED
         retention.forget(state, event.n, record)
         state.dropping[event.n, index] = None
-    state.touched.add(event.n)
 
 
 def _checkpoints_deleted(state: State, event: ev.CheckpointsDeleted, _: Retention) -> None:
@@ -315,7 +309,6 @@ def _checkpoints_deleted(state: State, event: ev.CheckpointsDeleted, _: Retentio
     for index in gone:
         state.dropping.pop((event.n, index), None)
     trial.checkpoints = [record for record in trial.checkpoints if record.index not in gone]
-    state.touched.add(event.n)
 
 
 def _trial_paused(state: State, event: ev.TrialPaused, _: Retention) -> None:
@@ -425,9 +418,7 @@ def _believe_again(state: State, trial: Trial, retention: Retention) -> None:
 def _budget_renewed(state: State, _event: ev.BudgetRenewed, _: Retention) -> None:
     state.reopened = ""
     for trial in state.unfinished():
-        if trial.failures:
-            trial.failures = 0
-            state.touched.add(trial.n)
+        trial.failures = 0
     # An experiment is opened again: trials that were at work most recently continue first.
     state.pending = deque(sorted(state.pending, key=lambda n: (-state.trials[n].last_at, n)))
 
@@ -494,3 +485,8 @@ _APPLY: dict[type, Callable[[State, Any, Retention], None]] = {
 }
 
 _OF_A_TRIAL = frozenset(kind for kind in _APPLY if "n" in getattr(kind, "__struct_fields__", ())) - {ev.TrialCreated}
+CHANGES_ITS_TRIAL = (_OF_A_TRIAL | {ev.TrialCreated}) - {ev.Noted}
+"""Events after which the record of trial ``n`` is another one, if ``n`` is the number of a trial.
+
+``BudgetRenewed`` changes unfinished trials too, but a snapshot has all of these.
+"""

@@ -8,7 +8,7 @@ from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core.policies import Policies
 from holdfast.core.state import DriverMemory, State
-from holdfast.core.transitions import TRANSITIONS, apply
+from holdfast.core.transitions import CHANGES_ITS_TRIAL, TRANSITIONS, apply
 
 LEAVES = frozenset(kind for (old, kind), new in TRANSITIONS.items() if old != new)
 """Events after which a trial has another status: what it waited for before is of no account."""
@@ -38,7 +38,10 @@ class Turn:
     def add(self, event: ev.AnyEvent) -> None:
         """Make ``event`` a fact."""
         apply(self.state, event, self.policies.rules.retention)
-        if type(event) in LEAVES:
+        kind = type(event)
+        if kind in CHANGES_ITS_TRIAL and event.n >= 0:  # type: ignore[union-attr]
+            self.memory.changed.add(event.n)  # type: ignore[union-attr]
+        if kind in LEAVES:
             self.memory.forget(event.n)  # type: ignore[union-attr]
         self.events.append(event)
         self.policies.scheduler.tell(self.state, self.memory, event)

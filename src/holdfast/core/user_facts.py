@@ -35,8 +35,6 @@ def user_requested(state: State, event: UserRequested, _: Retention) -> None:
             subject.tags = tuple(tag for tag in subject.tags if tag not in event.tags)
         case _:
             raise IllegalTransitionError(f"a user asked for {event.action!r}, which no driver knows")
-    if trial is not None:
-        state.touched.add(trial.n)
 
 
 def _stop(state: State, trial: Trial) -> None:
