@@ -17,10 +17,10 @@ from holdfast.checkpoints.job_threads import MAX_JOBS_AT_ONCE
 from holdfast.checkpoints.jobs import (
     CommitJob,
     Job,
+    MirrorDone,
     MirrorJob,
     MirrorOutcome,
     Outcome,
-    PrepareDone,
     PrepareJob,
     VerifyJob,
     bringing,
@@ -294,7 +294,7 @@ def test_a_store_that_nobody_reaches_is_not_the_nodes_fault(machine: Machine, ca
 def test_a_newer_stage_is_read_back_where_it_is(machine: Machine) -> None:
     sealed = machine.stage()
     job = PrepareJob(0, 0, str(machine.mirror / TRIAL), sealed, "id", 1)
-    assert machine.perform(job) == PrepareDone(0, 0, whole=True)
+    assert machine.perform(job) == MirrorDone(0, 0, PrepareJob)
     assert list((machine.mirror / TRIAL).iterdir()) == []
     assert machine.nodes.requests == []
 
@@ -304,7 +304,7 @@ def test_a_newer_stage_is_brought_if_an_older_one_is_here(machine: Machine) -> N
     sealed = machine.stage()
     (machine.mirror / TRIAL / ".sealed-1-00000000").mkdir(parents=True)
     job = PrepareJob(0, 1, str(machine.mirror / TRIAL), sealed, "id", 1)
-    assert machine.perform(job) == PrepareDone(0, 1, whole=True)
+    assert machine.perform(job) == MirrorDone(0, 1, PrepareJob)
     assert (machine.mirror / TRIAL / "checkpoint_000001").is_dir()
 
 

@@ -472,7 +472,7 @@ def test_a_copy_that_was_removed_a_moment_ago_is_fetched_for_a_trial_that_needs_
     deadline = time.monotonic() + DEADLINE_S
     while len(found) < 2 and time.monotonic() < deadline:
         found += world.threads.drain()
-    assert found == [jobs.PruneDone(0, 0), ob.VerifyEnded(0, 0, ok=True)]
+    assert found == [jobs.MirrorDone(0, 0, jobs.PruneJob), ob.VerifyEnded(0, 0, ok=True)]
     assert Path(directory, "w").read_text() == "weights 0"
 
 

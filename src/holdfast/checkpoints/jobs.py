@@ -84,22 +84,16 @@ class PruneJob(msgspec.Struct, frozen=True):
     directory: str
 
 
-class PrepareDone(msgspec.Struct, frozen=True):
-    """``whole``: the local checkpoint is what was saved. Otherwise there is nothing here to make it of."""
+class MirrorDone(msgspec.Struct, frozen=True):
+    """A job of this kind has been done in the mirror. ``whole``: of a ``PrepareJob``, the checkpoint is what was saved.
+
+    Otherwise there is nothing here to make it of.
+    """
 
     n: int
     index: int
-    whole: bool
-
-
-class DiscardDone(msgspec.Struct, frozen=True):
-    n: int
-    index: int
-
-
-class PruneDone(msgspec.Struct, frozen=True):
-    n: int
-    index: int
+    kind: type
+    whole: bool = True
 
 
 class JobFailed(msgspec.Struct, frozen=True):
@@ -120,7 +114,7 @@ Outcome = Union[CommitEnded, VerifyEnded, DeleteEnded, JobFailed]
 MirrorJob = Union[PrepareJob, DiscardJob, PruneJob]
 """What an experiment in a store needs besides, on this machine alone."""
 
-MirrorOutcome = Union[PrepareDone, DiscardDone, PruneDone, JobFailed]
+MirrorOutcome = Union[MirrorDone, JobFailed]
 
 
 class StageSource(Protocol):

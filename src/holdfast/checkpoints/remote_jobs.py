@@ -17,16 +17,14 @@ from holdfast.checkpoints.commit import Committed, recover
 from holdfast.checkpoints.jobs import (
     CommitJob,
     DeleteJob,
-    DiscardDone,
     DiscardJob,
     Job,
     JobFailed,
+    MirrorDone,
     MirrorJob,
     MirrorOutcome,
     Outcome,
-    PrepareDone,
     PrepareJob,
-    PruneDone,
     PruneJob,
     VerifyJob,
     delete_local,
@@ -133,7 +131,7 @@ class RemoteJobPerformer:
 
     def _prepare_there(self, job: PrepareJob, sender: StageSender, stage: StageRef) -> MirrorOutcome | None:
         try:
-            return PrepareDone(job.n, job.index, whole=True) if sender.check(stage) else None
+            return MirrorDone(job.n, job.index, PrepareJob) if sender.check(stage) else None
         except BaseException as error:
             damaged = isinstance(error, CheckpointDamagedError)
             return JobFailed(job.n, job.index, PrepareJob, damaged, reason_of(error))
@@ -209,15 +207,15 @@ class RemoteJobPerformer:
 
     def _in_mirror(self, job: MirrorJob) -> MirrorOutcome:
         try:
+            whole = True
             match job:
                 case PrepareJob():
-                    return PrepareDone(job.n, job.index, whole=_prepare(job))
+                    whole = _prepare(job)
                 case DiscardJob():
                     delete_local(job)
-                    return DiscardDone(job.n, job.index)
                 case PruneJob():
                     _remove_unread(job.directory)
-                    return PruneDone(job.n, job.index)
+            return MirrorDone(job.n, job.index, type(job), whole)
         except BaseException as error:
             damaged = isinstance(error, CheckpointDamagedError | InternalError)
             return JobFailed(job.n, job.index, type(job), damaged, reason_of(error))

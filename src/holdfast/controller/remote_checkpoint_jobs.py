@@ -254,20 +254,19 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
         self._start_due()
         self._prune_due()
         found: list[ob.Observation] = []
-        prepared: list[jobs.PrepareDone] = []
+        prepared: list[jobs.MirrorDone] = []
         for outcome in self._lanes.drain():
             self._stirred.add(outcome.n)
-            match outcome:
-                case jobs.PrepareDone():
-                    prepared.append(outcome)
-                case jobs.DiscardDone():
-                    found += self._discarded(outcome.n, outcome.index)
-                case jobs.PruneDone():
-                    self._settled(jobs.PruneJob, outcome.n, outcome.index)
-                case _:
-                    observation = self._translate(outcome)
-                    if observation is not None:
-                        found.append(observation)
+            if not isinstance(outcome, jobs.MirrorDone):
+                observation = self._translate(outcome)
+                if observation is not None:
+                    found.append(observation)
+                continue
+            self._settled(outcome.kind, outcome.n, outcome.index)
+            if outcome.kind is jobs.PrepareJob:
+                prepared.append(outcome)
+            elif outcome.kind is jobs.DiscardJob:
+                found += self._discarded(outcome.n, outcome.index)
         ended = {(each.n, each.index) for each in found if isinstance(each, ob.CommitEnded)}
         for outcome in prepared:
             found += self._prepared(outcome.n, outcome.index, outcome.whole, ended)
@@ -295,7 +294,6 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
         return observation
 
     def _prepared(self, n: int, index: int, whole: bool, ended: set[Key]) -> list[ob.Observation]:
-        self._settled(jobs.PrepareJob, n, index)
         commit = self._commits[n, index]
         commit.is_whole = whole
         found: list[ob.Observation] = []
@@ -308,7 +306,6 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
 
     def _discarded(self, n: int, index: int) -> list[ob.Observation]:
         """The local files are gone. Nothing of it was ever sent, unless this driver or one before it has begun to."""
-        self._settled(jobs.DiscardJob, n, index)
         commit = self._commits.get((n, index))
         if commit is not None and commit.may_be_stored:
             return []
@@ -323,6 +320,7 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
         if kind is jobs.PrepareJob and not outcome.damaged and self._commits[n, index].state == CommitState.READING:
             self._again(kind, n, index, f"a checkpoint cannot be saved on this machine: {outcome.message}")
         elif kind is jobs.PrepareJob:  # the commit says what is wrong with a stage
+            self._settled(kind, n, index)
             self._prepared(n, index, False, set())
         elif kind is jobs.DiscardJob and not outcome.damaged and tries < DELETE_TRIES:
             self._again(kind, n, index, f"a checkpoint that was replaced cannot be removed: {outcome.message}")
