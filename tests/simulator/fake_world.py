@@ -155,7 +155,7 @@ class SlowProposer:
 
     def replan(self, plan: VariantPlan) -> None:
         """Users want more samples."""
-        self._proposer.replan(plan)
+        self._proposer.replan(lambda: plan)
 
 
 class SearchThread:

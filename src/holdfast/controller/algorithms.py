@@ -18,7 +18,8 @@ from holdfast.messages.warn import ExperimentWarning, warn_user
 from holdfast.schedulers import FIFOScheduler, TrialScheduler, create_scheduler
 from holdfast.schedulers.fifo import FirstInFirstOut
 from holdfast.schedulers.scheduler_adapter import SchedulerAdapter
-from holdfast.search import BasicVariantGenerator, Searcher, create_searcher
+from holdfast.search import Searcher, create_searcher
+from holdfast.search.basic_variant import planner_of
 from holdfast.search.replayable import ReplayableSearcher, Script
 from holdfast.search.searcher import hears_results
 from holdfast.search.spaces import Filler, has_domains
@@ -40,12 +41,10 @@ def check_algorithms(config: TuneConfig, space: Mapping[str, Any], seed: int) ->
         NotSerializableError: It cannot be stored with the experiment.
     """
     scheduler = make_scheduler(config, seed)
-    check = getattr(scheduler, "check_compatible", None)
-    if check is not None:
-        check(config)
+    scheduler.check_compatible(config)
     _check_limits(config)
     searcher = make_searcher(config, space, seed)
-    if searcher is not None and not getattr(scheduler, "works_with_searchers", True):
+    if searcher is not None and not scheduler.works_with_searchers:
         raise InvalidInputError(
             f"Search algorithms cannot be used with {type(scheduler).__name__} schedulers: it chooses new "
             "configurations by itself. Leave search_alg out, or choose another scheduler."
@@ -102,10 +101,10 @@ def make_scheduler(config: TuneConfig, seed: int) -> TrialScheduler:
 def make_searcher(config: TuneConfig, space: Mapping[str, Any], seed: int) -> Searcher | None:
     """The searcher for one driver's life; None if the default one is used, which need not learn."""
     given = config.search_alg
+    if planner_of(given) is not None:
+        return None
     if isinstance(given, str):
         given = create_searcher(given)
-    if given is None or isinstance(given, BasicVariantGenerator):
-        return None
     if not isinstance(given, Searcher):
         raise InvalidInputError(
             f"TuneConfig.search_alg={config.search_alg!r} is not a searcher. Give one of tune.search, its name, or an "
@@ -188,7 +187,7 @@ class Algorithms:
     def lookahead(self) -> int:
         """How many trials to create before there is room for them."""
         if self._searcher is None:
-            return max(LOOKAHEAD, getattr(self.chosen, "trials_ahead", 0))
+            return max(LOOKAHEAD, self.chosen.trials_ahead)
         return int(getattr(self._searcher, "max_concurrent", 0) or LEARNERS_LOOKAHEAD)
 
     @property

@@ -16,34 +16,25 @@ from functools import partial
 
 import msgspec
 
-from holdfast.callbacks.callback import CallbackList, callbacks_from_paths, default_callbacks
-from holdfast.callbacks.file_writer import FileWriter
-from holdfast.callbacks.loggers import ErrorFiles, FileLogger
-from holdfast.callbacks.policy_log import PolicyLog
 from holdfast.config import Environment, ResumeConfig
-from holdfast.config.registry import name_as_written
 from holdfast.controller import imported
-from holdfast.controller.advice import Advisor, unreported_text
+from holdfast.controller.advice import unreported_text
 from holdfast.controller.algorithms import Algorithms, copied
+from holdfast.controller.audience import AudienceFactory
 from holdfast.controller.backend_choice import backend_of
 from holdfast.controller.backends import JobContext, close_journal
-from holdfast.controller.callback_edge import CallbackEdge
 from holdfast.controller.changes import take_change
 from holdfast.controller.clock import RealClock
-from holdfast.controller.display_edge import DisplayEdge
 from holdfast.controller.engine_choice import bring_period_s, check_cluster, choose_engine
 from holdfast.controller.experiment import Experiment, check_settings, check_unchanged, keep_replacements, make_info
-from holdfast.controller.history_reader import Past
 from holdfast.controller.lifecycle import LEAVING, OPENING, STARTING, DriverLife
-from holdfast.controller.loop import Controller, Edges, JournalWriter
-from holdfast.controller.notify import Audience, Notifier
+from holdfast.controller.loop import Controller, Edges
+from holdfast.controller.notify import Notifier
 from holdfast.controller.own_objects import OwnObjects
-from holdfast.controller.proposing import Describer, VariantProposer, complete_rebuilt
+from holdfast.controller.proposing import Describer, RunProposer, VariantProposer, complete_rebuilt
 from holdfast.controller.replay import StopRuleMemory, open_with_memory, stored_memories
 from holdfast.controller.request_edge import requests_of
-from holdfast.controller.result_file_edge import ErrorFileEdge, ResultFileEdge
 from holdfast.controller.run_notices import RunNotices
-from holdfast.controller.searching import LearningProposer
 from holdfast.controller.signals import SignalWatch, watch_signals
 from holdfast.controller.snapshots import Snapshotter
 from holdfast.controller.spec import sole_use
@@ -55,19 +46,17 @@ from holdfast.core import observations as ob
 from holdfast.core.metric_advice import CONFIG
 from holdfast.core.policies import Policies, Rules, ignore
 from holdfast.core.state import DriverMemory, State
-from holdfast.display.display import Display, ExperimentFacts, make_display
 from holdfast.display.restore_calls import restore_call
-from holdfast.display.trial_output import TrialOutput
-from holdfast.engines.base import Engine, MakesAttemptsWait, PrintsHere, RunsElsewhere
-from holdfast.journal.epoch import is_fenced, release
+from holdfast.engines.base import Engine, MakesAttemptsWait, RunsElsewhere
+from holdfast.journal.epoch import release
 from holdfast.journal.snapshot import SnapshotStore
-from holdfast.search import BasicVariantGenerator
+from holdfast.search.basic_variant import planner_of
 from holdfast.space.naming import trial_id
 from holdfast.stopper import resolve_stopper
-from holdfast.storage.mounts import disk_of, free_bytes
+from holdfast.storage.mounts import free_bytes
 from holdfast.trainable.spool_writer import SpoolFolder
 from holdfast.views.results import ResultBuilder
-from holdfast.views.trials import ExperimentInfo, TrialList, shown_root
+from holdfast.views.trials import ExperimentInfo, shown_root
 
 logger = logging.getLogger("holdfast")
 
@@ -133,7 +122,6 @@ class Driver(DriverLife):
         self._stopper = None if config.stop is None else copied(config.stop)
         self.stop = UserStopRule(resolve_stopper(self._stopper), budget)
         self._remembers = False  # the past was told to scheduler, searcher and stop rule
-        self._written = experiment.spec.given_as or name_as_written(experiment.spec.trainable)
         self._prefix = prefix = (environment.trial_id_prefix or experiment.spec.uid)[:5]
         spec, space = experiment.spec, experiment.settings.space
         name = partial(trial_id, prefix)
@@ -232,7 +220,10 @@ class Driver(DriverLife):
         engine = self._engine = choose_engine(self._experiment, self._environment)
         leaving.callback(engine.close)
         journal = backend.follow(self.journal, engine.wake, state)
-        audience = self._make_audience(state, clock, journal, engine)
+        factory = AudienceFactory(
+            self._experiment, self._environment, self._info, self._results, self._algorithms, self._memory
+        )
+        audience = factory.make(state, clock, journal, engine, self._claim)
         hooks = Notifier(state, self.stop, audience)
         self._files = files = audience.files
         self._notices = RunNotices(state, self._experiment.root, audience)
@@ -352,8 +343,7 @@ class Driver(DriverLife):
         """A user has asked for more samples, and that is a fact now: search, display and a later fit() follow it."""
         experiment = self._experiment
         take_change(experiment, self._info, self._state.settings)
-        if isinstance(self._proposer, VariantProposer):
-            self._proposer.replan(experiment.variants())
+        self._proposer.replan(experiment.variants)
 
     def _hurry(self, state: State) -> None:
         """Leave at once; or in order, if nothing but storage is waited for, because that says what is missing there."""
@@ -384,65 +374,14 @@ class Driver(DriverLife):
 
     # --- the parts
 
-    def _make_display(self, engine: Engine) -> Display:
-        config = self._run_config
-        display = make_display(config.verbose, self._experiment.stream, reporter=config.progress_reporter)
-        if isinstance(engine, PrintsHere):
-            display.watch(TrialOutput(self._info, engine.output_files, config.log_files))
-        return display
-
-    def _make_audience(self, state: State, clock: RealClock, journal: JournalWriter, engine: Engine) -> Audience:
-        """Who is told of the run. Everything that writes files shares one writer."""
-        config, environment, info, root = self._run_config, self._environment, self._info, self._experiment.root
-        history = Past(root.path, self._experiment.spec.retention, self._results)
-        info.load_rows = history.rows
-        given = [*(config.callbacks or ()), *callbacks_from_paths(environment.callbacks)]
-        writer = FileWriter(is_void=partial(is_fenced, root.path, self._claim, disk=disk_of(root.path)))
-        callbacks = CallbackList(default_callbacks(environment.disable_auto_callback_loggers, given), writer)
-        loggers = [each for each in callbacks.callbacks if isinstance(each, FileLogger)]
-        trials, display = TrialList(state, info, self._results), self._make_display(engine)
-        policies = PolicyLog(info.root, writer) if getattr(self._algorithms.chosen, "log_config", True) else None
-        metrics = [*filter(None, [info.metric]), *dict(self._algorithms.needed_metrics)]
-        return Audience(
-            CallbackEdge(callbacks, state, info, self._results, trials),
-            ResultFileEdge(writer, loggers, policies, history, trials, root, config.log_files or ()),
-            ErrorFileEdge(ErrorFiles(writer), trials, history),
-            DisplayEdge(display, self._facts(state, clock.now(), engine), state, clock, journal),
-            Advisor(state, info, metrics, display.note if display.shows_notes else lambda text: None),
-        )
-
-    def _facts(self, state: State, now: float, engine: Engine) -> ExperimentFacts:
-        info, spec, space = self._info, self._experiment.spec, self._experiment.settings.space
-        return ExperimentFacts(
-            name=info.name,
-            root=shown_root(info),
-            metric=info.metric,
-            mode=info.mode,
-            total=info.total_samples if info.total_samples is not None else imported.known_total(spec, space, state),
-            started_at=now,
-            resumed=bool(state.trials),
-            trainable=info.trainable_name,
-            info=info,
-            notes=self._first_notes(),
-            given_as=self._written,
-            by_name=self._experiment.by_name,
-            engine="ray" if isinstance(engine, RunsElsewhere) else "local",
-            memory=self._memory,
-        )
-
-    def _first_notes(self) -> tuple[str, ...]:
-        """What is not as before, or not as the user may think."""
-        change, notes = self._experiment.change, self._experiment.notes
-        return (*notes,) if change is None else (f"changed: {'; '.join(change.words)}", *notes)
-
     def _policies(self, ahead: int) -> Policies:
         tune, experiment, algorithms = self._tune_config, self._experiment, self._algorithms
         required: tuple[tuple[str, str], ...] = ()
         if not self._environment.disable_strict_metric_checking:
             own = ((tune.metric, CONFIG),) if tune.metric else ()
             required = (*own, *(need for need in algorithms.needed_metrics if need[0] != tune.metric))
-        planner = tune.search_alg if isinstance(tune.search_alg, BasicVariantGenerator) else None
-        limit = tune.max_concurrent_trials or (planner.max_concurrent if planner else 0)
+        planner = planner_of(tune.search_alg)
+        limit = tune.max_concurrent_trials or (planner.max_concurrent if planner is not None else 0)
         lookahead = self._environment.max_pending_trials or algorithms.lookahead
         rules = Rules(
             retention=experiment.spec.retention,
@@ -462,10 +401,10 @@ class Driver(DriverLife):
             roots=(str(experiment.root.path), os.path.realpath(experiment.root.path)),
             spans_machines=self._trial_setup.may_span_machines(),
             num_samples=tune.num_samples,
-            mode=tune.mode or getattr(algorithms.chosen, "mode", None),
+            mode=tune.mode or algorithms.chosen.mode,
             schedulers=(type(algorithms.chosen).__name__,),
             restore="" if experiment.by_name else restore_call(shown_root(self._info)).removesuffix(")"),
-            trainable=self._written,
+            trainable=experiment.trainable_as_written,
         )
         tell = ignore if algorithms.search is None else algorithms.search.tell
         return Policies(rules, algorithms.scheduler, self.stop, self._results, tell)
@@ -497,7 +436,7 @@ class Driver(DriverLife):
             is_waiting=self._engine.is_waiting if isinstance(self._engine, MakesAttemptsWait) else None,
         )
 
-    def _make_proposer(self, state: State, engine: Engine) -> VariantProposer | LearningProposer:
+    def _make_proposer(self, state: State, engine: Engine) -> RunProposer:
         describe = Describer(
             state,
             prefix=self._prefix,

@@ -17,7 +17,7 @@ from typing import Any, TextIO
 
 from holdfast._version import __version__
 from holdfast.config import CheckpointConfig, Environment, RunConfig, TuneConfig
-from holdfast.config.registry import get_trainable, trainable_name, written_as
+from holdfast.config.registry import get_trainable, name_as_written, trainable_name, written_as
 from holdfast.controller import start_checkpoint
 from holdfast.controller.algorithms import check_algorithms
 from holdfast.controller.engine_choice import check_cluster
@@ -36,7 +36,7 @@ from holdfast.errors import (
     TuneError,
 )
 from holdfast.journal.epoch import holder
-from holdfast.search.basic_variant import BasicVariantGenerator
+from holdfast.search.basic_variant import BasicVariantGenerator, planner_of
 from holdfast.space import flatten_dict
 from holdfast.space.describe import describe_space
 from holdfast.space.nested import check_names
@@ -57,7 +57,6 @@ from holdfast.trainable.sealed import digest_of
 from holdfast.views.trials import ExperimentInfo
 
 MAX_NAME_TRIES = 10_000
-PLANNERS = ("random", "variant_generator")
 """Names of the searcher whose configurations do not depend on results."""
 
 
@@ -96,6 +95,11 @@ class Experiment:
         """All configurations of this experiment, in order, if they do not depend on results."""
         return plan_of(self.settings, self.spec.num_samples, self.spec.seed, self.objects)
 
+    @property
+    def trainable_as_written(self) -> str:
+        """The trainable, as a user's code says it."""
+        return self.spec.given_as or name_as_written(self.spec.trainable)
+
 
 def drawn_seed() -> int:
     """A seed for an experiment that was given none: drawn from the generator that the user has seeded, if any.
@@ -120,11 +124,8 @@ def _was_seeded(numpy: Any) -> bool:
 
 def plan_of(settings: Settings, num_samples: int, seed: int, objects: Mapping[str, Any]) -> VariantPlan:
     """All configurations that do not depend on results."""
-    given = settings.tune_config.search_alg
-    if isinstance(given, str) and given in PLANNERS:
-        given = None
-    searcher = given if isinstance(given, BasicVariantGenerator) else BasicVariantGenerator()
-    return searcher.plan(settings.space, num_samples, seed, objects)
+    planner = planner_of(settings.tune_config.search_alg) or BasicVariantGenerator()
+    return planner.plan(settings.space, num_samples, seed, objects)
 
 
 def is_class_trainable(trainable: Any) -> bool:

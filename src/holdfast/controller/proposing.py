@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Protocol
 
 from holdfast.controller.imported import MARK
+from holdfast.controller.loop import ProposerEdge
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State
@@ -72,6 +73,20 @@ class Describer:
         )
 
 
+class RunProposer(ProposerEdge, Protocol):
+    """What a driver needs of its proposer, besides what the loop does."""
+
+    @property
+    def error(self) -> Exception | None:
+        """What the search raised instead of a configuration. The experiment is then ended in order."""
+
+    def replan(self, make_plan: Callable[[], Plan]) -> None:
+        """The user has asked for more samples, and has got them: events say so too."""
+
+    def close(self) -> None:
+        """End its thread, if it has one."""
+
+
 class VariantProposer:
     """Proposes the plan's variants in order, continuing after the last one that became a trial.
 
@@ -86,9 +101,9 @@ class VariantProposer:
         self._owed = 0
         self.error: Exception | None = None
 
-    def replan(self, plan: Plan) -> None:
+    def replan(self, make_plan: Callable[[], Plan]) -> None:
         """Continue with a plan that differs in its length only."""
-        self._plan = plan
+        self._plan = make_plan()
 
     def ask(self, count: int) -> None:
         """Owe ``count`` more proposals."""

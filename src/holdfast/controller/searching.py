@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from holdfast.controller.imported import MARK
-from holdfast.controller.proposing import Describer
+from holdfast.controller.proposing import Describer, Plan
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State
@@ -224,6 +224,9 @@ class LearningProposer:
             self._saving = True
             self._inbox.put(Save(self._heard, self._created))
         return msgspec.msgpack.encode(SearchMemory(self._memory, list(self._later), self._created))
+
+    def replan(self, make_plan: Callable[[], Plan]) -> None:
+        """Nothing: the searcher was told, like any other event, that there are to be more samples."""
 
     def close(self) -> None:
         """Stop asking; a question that is being thought about is not waited for."""

@@ -21,6 +21,7 @@ from holdfast.space.rng import Rng
 from holdfast.storage.local import write_atomic
 
 if TYPE_CHECKING:
+    from holdfast.config import TuneConfig
     from holdfast.schedulers.view import ExperimentView
     from holdfast.views.trials import TrialView
 
@@ -66,7 +67,15 @@ class TrialScheduler(KnownArguments):
     _needs_metric = False
     """Whether it compares trials, so that it cannot work without a metric."""
 
+    log_config: bool = True
+    """Whether the copies of trials that it asks for are logged, in ``pbt_global.txt`` and a file for each trial."""
+
     _has_warned_of_time = False
+
+    @property
+    def works_with_searchers(self) -> bool:
+        """Whether it leaves the choice of configurations to a searcher, if there is one."""
+        return True
 
     @property
     def trials_ahead(self) -> int:
@@ -114,6 +123,9 @@ class TrialScheduler(KnownArguments):
                 f"{name} has been instantiated without a valid `metric` ({self._metric!r}) or `mode` ({self._mode!r}). "
                 f"Pass both to TuneConfig(metric=..., mode='min' or 'max'), or to {name}(...)."
             )
+
+    def check_compatible(self, tune_config: TuneConfig) -> None:
+        """Refuse settings that it cannot work with, or warn of them, before anything is written."""
 
     # --- what it is told
 

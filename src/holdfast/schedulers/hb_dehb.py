@@ -53,10 +53,10 @@ class DEHBScheduler(TrialScheduler):
         Raises:
             InvalidInputError: Nobody would give trials a budget.
         """
-        from holdfast.search.basic_variant import BasicVariantGenerator
+        from holdfast.search.basic_variant import planner_of
 
         given = tune_config.search_alg
-        if given is None or given in ("random", "variant_generator") or isinstance(given, BasicVariantGenerator):
+        if planner_of(given) is not None:
             raise InvalidInputError(
                 "DEHBScheduler ends trials at the budgets that DEHBSearch suggests them with, and search_alg="
                 f"{given!r} suggests none. Write TuneConfig(search_alg=DEHBSearch(max_t=...), scheduler='dehb'), or "

@@ -110,7 +110,7 @@ class ResourceChangingScheduler(TrialScheduler):
     @property
     def works_with_searchers(self) -> bool:
         """Whether the base scheduler leaves configurations to a searcher."""
-        return bool(getattr(self._base, "works_with_searchers", True))
+        return self._base.works_with_searchers
 
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Hand them on."""
@@ -135,9 +135,7 @@ class ResourceChangingScheduler(TrialScheduler):
                 "ResourceChangingScheduler cannot be used with TuneConfig(reuse_actors=True): a trainable that is "
                 "used again would keep the resources it was made with. Set reuse_actors=False."
             )
-        check = getattr(self._base, "check_compatible", None)
-        if check is not None:
-            check(tune_config)
+        self._base.check_compatible(tune_config)
 
     # --- resources
 

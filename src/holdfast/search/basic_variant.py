@@ -14,6 +14,15 @@ from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.space.rng import seed_from
 from holdfast.space.variants import VariantPlan, check_points
 
+NAMES = ("random", "variant_generator")
+
+
+def planner_of(search_alg: Any) -> BasicVariantGenerator | None:
+    """What plans all configurations before the first result, given ``TuneConfig.search_alg``; None if nothing does."""
+    if search_alg is None or (isinstance(search_alg, str) and search_alg.lower() in NAMES):
+        return BasicVariantGenerator()
+    return search_alg if isinstance(search_alg, BasicVariantGenerator) else None
+
 
 class BasicVariantGenerator(KnownArguments):
     """Grid search and random search.
