@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Iterable
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from holdfast.controller.checkpoint_jobs import CheckpointJobEdge
-from holdfast.controller.hooks import NoHooks
 from holdfast.controller.lifecycle import LEAVING, OPENING, STARTING, DriverLife
 from holdfast.controller.loop import Controller, Edges, JobEdge, JournalWriter
 from holdfast.controller.opening import Opened
@@ -66,8 +66,10 @@ OPENING_STEP_S = 0.01  # of every second driver: others act between its steps; f
 PATIENCE_S = 1.0  # the loop looks at its clock several times a second
 
 
-class SimHooks(NoHooks):
+class SimHooks:
     """Rewinds the stop rule as the real hooks do, and now and then a callback asks for a checkpoint, or fails."""
+
+    answers_wait = True
 
     def __init__(self, state: State, stop: UserStopRule, process: DriverProcess, world: World) -> None:
         self._state = state
@@ -77,6 +79,12 @@ class SimHooks(NoHooks):
         self._ledger = world.ledger
         self._save_chance = world.scenario.save_chance
         self._complaints: list[ob.Observation] = []
+
+    def before_turn(self) -> None:
+        pass
+
+    def see(self, observations: Iterable[ob.Observation]) -> None:
+        pass
 
     def watch(self, event: ev.AnyEvent) -> None:
         self._process.machine.note(self._process, "*", event)
@@ -95,6 +103,12 @@ class SimHooks(NoHooks):
 
     def wants_save(self, n: int) -> bool:
         return bool(self._save_chance) and self._chaos.rng.random() < self._save_chance
+
+    def trouble(self, text: str) -> None:
+        pass
+
+    def large(self, event: ev.Reported, size: int) -> None:
+        pass
 
 
 def make_stopper(scenario: Scenario) -> Stopper:

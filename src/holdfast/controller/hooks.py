@@ -43,33 +43,3 @@ class Hooks(Protocol):
     def large(self, event: ev.Reported, size: int) -> None:
         """A report is larger than reports should be."""
         ...
-
-
-class NoHooks:
-    """Nobody listens: for simulation."""
-
-    answers_wait = True
-
-    def before_turn(self) -> None:
-        pass
-
-    def see(self, observations: Iterable[ob.Observation]) -> None:
-        pass
-
-    def take_complaints(self) -> list[ob.Observation]:
-        return []
-
-    def watch(self, event: ev.AnyEvent) -> None:
-        pass
-
-    def after_turn(self, events: list[ev.AnyEvent]) -> None:
-        pass
-
-    def wants_save(self, n: int) -> bool:
-        return False
-
-    def trouble(self, text: str) -> None:
-        pass
-
-    def large(self, event: ev.Reported, size: int) -> None:
-        pass
