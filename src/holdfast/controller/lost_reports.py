@@ -63,7 +63,7 @@ class LostReports(NamedTuple):
 class _Rows(NamedTuple):
     file: str
     trial_id: str
-    count: int
+    rows: int
     last_at: float  # when the last of them was reported
 
 
@@ -85,14 +85,14 @@ def lost_reports(root: Path, state: State, uid: str, *, created_at: float = 0.0)
         for rows in _result_files(root)
         if rows.trial_id.rpartition("_")[0] in prefixes
         and rows.last_at > newest
-        and rows.count > _surviving(state, rows.trial_id)
+        and rows.rows > _surviving(state, rows.trial_id)
     ]
     if not more:
         return []
     # Reports that no longer count may still have their rows: the driver died before it had removed them.
     reports = _reports(root)
     found = [
-        LostReports(rows.file, rows.trial_id, rows.count, reports[state.by_id.get(rows.trial_id, -1)]) for rows in more
+        LostReports(rows.file, rows.trial_id, rows.rows, reports[state.by_id.get(rows.trial_id, -1)]) for rows in more
     ]
     return [each for each in found if each.rows > each.reports]
 
