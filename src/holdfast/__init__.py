@@ -19,8 +19,7 @@ if TYPE_CHECKING:
     from holdfast.callbacks.callback import Callback
     from holdfast.checkpoints.checkpoint import Checkpoint
     from holdfast.compat.durable import DurableTrainable
-    from holdfast.compat.experiment import Experiment
-    from holdfast.compat.tune_run import run, run_experiments
+    from holdfast.compat.tune_run import Experiment, run, run_experiments
     from holdfast.config import (
         CheckpointConfig,
         FailureConfig,
@@ -70,8 +69,7 @@ _HOMES = {
     ),
     "holdfast.checkpoints.checkpoint": ("Checkpoint",),
     "holdfast.compat.durable": ("DurableTrainable",),
-    "holdfast.compat.experiment": ("Experiment",),
-    "holdfast.compat.tune_run": ("run", "run_experiments"),
+    "holdfast.compat.tune_run": ("Experiment", "run", "run_experiments"),
     "holdfast.config": (
         "CheckpointConfig",
         "FailureConfig",

@@ -18,6 +18,7 @@ MOVED = {
     "holdfast.callbacks.rows": "holdfast.views.results",
     "holdfast.callbacks.trial_view": "holdfast.views.trials",
     "holdfast.checkpoints.far": "holdfast.checkpoints.remote_place",
+    "holdfast.compat.experiment": "holdfast.compat.tune_run",
     "holdfast.compat.run": "holdfast.compat.tune_run",
     "holdfast.resources": "holdfast.config.resources",
     "holdfast.schedulers.dehb": "holdfast.schedulers.hb_dehb",

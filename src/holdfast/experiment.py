@@ -10,5 +10,5 @@ __all__ = ["Trial"]
 
 def __getattr__(name: str) -> Any:
     if name == "Experiment":
-        return import_module("holdfast.compat.experiment").Experiment
+        return import_module("holdfast.compat.tune_run").Experiment
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ast
 import dataclasses
 from collections import defaultdict
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import holdfast
@@ -54,6 +56,45 @@ def test_every_module_says_what_it_is_for() -> None:
         path for path in modules() if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []
+
+
+def runs(node: ast.AST) -> Iterator[ast.AST]:
+    """All that is below a node but what stands there for type checkers alone."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        for each in node.orelse:
+            yield from runs(each)
+        return
+    yield node
+    for each in ast.iter_child_nodes(node):
+        yield from runs(each)
+
+
+def dotted(path: Path) -> str:
+    parts = path.relative_to(SOURCE.parent).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def imports_of(path: Path, known: set[str]) -> set[str]:
+    """The modules of the package that a module imports by name, in functions too."""
+    found = set()
+    for node in runs(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            each = {alias.name: f"{node.module}.{alias.name}" for alias in node.names}
+            found |= {name if name in known else node.module for name in each.values()}
+    return found & known
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Also not in a function: such an import hides that two modules are one, or that a third is missing."""
+    paths = {dotted(path): path for path in SOURCE.rglob("*.py")}
+    graph = {name: imports_of(path, set(paths)) for name, path in paths.items()}
+    assert sum(map(len, graph.values())) > 1000
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        raise AssertionError(" <- ".join(error.args[1])) from None
 
 
 def test_every_setting_is_read_by_somebody() -> None:

@@ -12,7 +12,8 @@ import holdfast as tune
 from holdfast.errors import SyncError
 from holdfast.sync.command_syncer import CommandSyncer
 from holdfast.sync.synced_copy import SyncedCopy
-from holdfast.sync.syncer import Syncer, resolve_syncer
+from holdfast.sync.syncer import Syncer
+from holdfast.sync.syncer_setting import resolve_syncer
 from servers import aws
 
 TESTS = Path(__file__).parents[1]

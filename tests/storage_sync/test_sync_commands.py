@@ -14,7 +14,8 @@ import pytest
 from sync_tools import CP, content_of, until
 
 from holdfast.errors import SyncError
-from holdfast.sync.command_syncer import CommandSyncer, delete_by_address
+from holdfast.sync.command_syncer import CommandSyncer
+from holdfast.sync.directories import delete_by_address
 
 SLEEP = "sleep 600 & echo $! > {pid}; wait; : {{source}} {{target}}"
 

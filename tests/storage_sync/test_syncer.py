@@ -16,6 +16,7 @@ from sync_tools import WAIT_S, content_of, until
 
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.sync.command_syncer import CommandSyncer
+from holdfast.sync.directories import as_directory
 from holdfast.sync.syncer import (
     BackgroundSyncer,
     DetachedSyncer,
@@ -23,9 +24,8 @@ from holdfast.sync.syncer import (
     Syncer,
     SyncError,
     SyncTimeoutError,
-    as_directory,
-    resolve_syncer,
 )
+from holdfast.sync.syncer_setting import resolve_syncer
 
 
 class AtOnce(Syncer):

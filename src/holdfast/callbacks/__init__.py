@@ -3,7 +3,8 @@
 from typing import TYPE_CHECKING
 
 from holdfast._lazy import lazy_names
-from holdfast.callbacks.callback import Callback, CallbackList, callbacks_from_paths, default_callbacks
+from holdfast.callbacks.callback import Callback, CallbackList
+from holdfast.callbacks.defaults import callbacks_from_paths, default_callbacks
 
 if TYPE_CHECKING:
     from holdfast.callbacks.csv_logger import CSVLoggerCallback

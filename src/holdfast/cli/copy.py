@@ -22,7 +22,8 @@ from holdfast.cli.copy_source import CopySource, LocalSource, StoreSource
 from holdfast.cli.copy_target import MARK, CopyMark, LocalTarget, StoreTarget, Target
 from holdfast.cli.printing import print_json, say, size_text
 from holdfast.cli.scratch_directories import scratch
-from holdfast.cli.verify import Finding, verify_path
+from holdfast.cli.verify import verify_path
+from holdfast.cli.verify_report import Finding
 from holdfast.controller.remote_experiment import SPEC, Remote, mirror_root, remote_of
 from holdfast.controller.spec import PRIVATE, Root
 from holdfast.core.state import Stored

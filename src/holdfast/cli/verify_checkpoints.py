@@ -9,13 +9,14 @@ from __future__ import annotations
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.checkpoints.checkpoint_reader import quick_check, verify
 from holdfast.checkpoints.commit import look
 from holdfast.checkpoints.manifest import digest
 from holdfast.checkpoints.names import checkpoint_name
 from holdfast.checkpoints.tree import refuse_links
+from holdfast.cli.verify_report import VerifyReport
 from holdfast.core import observations as ob
 from holdfast.core.foresight import Fate, foresee
 from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial
@@ -23,9 +24,6 @@ from holdfast.display.words import plural
 from holdfast.errors import CheckpointDamagedError, StorageError
 from holdfast.results.history import History
 from holdfast.views.trials import trial_dirname
-
-if TYPE_CHECKING:
-    from holdfast.cli.verify import VerifyReport
 
 
 class Checked(NamedTuple):

@@ -13,8 +13,9 @@ from holdfast.checkpoints.manifest import ALGORITHM, BadManifest, FileEntry, Man
 from holdfast.checkpoints.remote_checkpoints import find_uploaded
 from holdfast.checkpoints.tree import hash_open_file
 from holdfast.cli.scratch_directories import scratch
-from holdfast.cli.verify import VerifyReport, check_root
 from holdfast.cli.verify_checkpoints import Checked, LocalCheckpoints
+from holdfast.cli.verify_report import VerifyReport
+from holdfast.cli.verify_root import check_root
 from holdfast.controller.remote_experiment import Remote, mirror_root
 from holdfast.controller.spec import Root
 from holdfast.core.state import CheckpointRecord

@@ -39,7 +39,7 @@ ELSEWHERE = {
     "tune.logger.tensorboardx": "holdfast.logger",
     "tune.execution": "holdfast.config.resources",
     "tune.execution.placement_groups": "holdfast.config.resources",
-    "tune.experiment.experiment": "holdfast.compat.experiment",
+    "tune.experiment.experiment": "holdfast.compat.tune_run",
     "tune.logger.aim": "holdfast.integration.aim",
     "tune.logger.comet": "holdfast.integration.comet",
     "tune.logger.mlflow": "holdfast.integration.mlflow",

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from functools import partial
 
-from holdfast.callbacks.callback import CallbackList, callbacks_from_paths, default_callbacks
+from holdfast.callbacks.callback import CallbackList
+from holdfast.callbacks.defaults import callbacks_from_paths, default_callbacks
 from holdfast.callbacks.file_writer import FileWriter
 from holdfast.callbacks.loggers import ErrorFiles, FileLogger
 from holdfast.callbacks.policy_log import PolicyLog

@@ -56,7 +56,7 @@ from holdfast.journal.epoch import holder, released_mark
 from holdfast.journal.log import Journal
 from holdfast.storage.address import join_address, split_address
 from holdfast.sync.synced_copy import SyncedCopy
-from holdfast.sync.syncer import resolve_syncer
+from holdfast.sync.syncer_setting import resolve_syncer
 
 IMPATIENT_S = 10.0
 """For the last copy, when the driver was told to end and its grace is over."""

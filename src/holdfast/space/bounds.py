@@ -174,12 +174,8 @@ def _ratio(bound: float, q: float, rounded: Any) -> int:
 
 
 def _listed(values: Any, call: str) -> str:
-    from holdfast.space.domains import Categorical, Domain
-
-    if isinstance(values, Categorical):
-        return f"It draws already: write it without {call}, or {call}({shown(values.categories)})."
-    if isinstance(values, Domain):
-        return f"It draws already: write it without {call}."
+    if hasattr(type(values), "instead_of_options"):  # a domain, and those are defined above this module
+        return str(values.instead_of_options(call))
     if not isinstance(values, Iterable):
         return f"Write {call}([{values!r}])."
     try:

@@ -62,6 +62,10 @@ class Domain:
         """Whether the value is what a function of the other values returns."""
         return False
 
+    def instead_of_options(self, call: str) -> str:
+        """What to write instead of this domain as the argument of ``call``, which takes a list of options."""
+        return f"It draws already: write it without {call}."
+
     def get_sampler(self) -> Sampler:
         """The sampler that draws from this domain."""
         return self.sampler or self.default_sampler
@@ -231,6 +235,10 @@ class Float(Domain):
         q = self.sampler.q if isinstance(self.sampler, Quantized) else None
         return q is None or divides(q, given)
 
+    def instead_of_options(self, call: str) -> str:
+        """What to write instead of this domain as the argument of ``call``, which takes a list of options."""
+        return f"It draws already: write it without {call}."
+
     def get_sampler(self) -> Sampler:
         """The sampler that draws from this domain."""
         if self.sampler is None:
@@ -351,6 +359,10 @@ class Categorical(Domain):
     def is_valid(self, value: Any) -> bool:
         """Whether ``value`` is one of the options, or lies within one that is a space itself."""
         return any(_matches(option, value) for option in self.categories)
+
+    def instead_of_options(self, call: str) -> str:
+        """What to write instead of this domain as the argument of ``call``, which takes a list of options."""
+        return f"It draws already: write it without {call}, or {call}({shown(self.categories)})."
 
     def uniform(self) -> Categorical:
         """This domain, sampled uniformly."""

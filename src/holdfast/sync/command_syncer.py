@@ -8,27 +8,21 @@ succeeded: only the exit code counts.
 from __future__ import annotations
 
 import contextlib
-import importlib
-import importlib.util
-import logging
 import os
 import re
 import shlex
-import shutil
 import signal
 import subprocess
 import tempfile
 import threading
 from collections.abc import Iterator, Sequence
 from typing import IO, Any, Self
-from urllib.parse import unquote, urlsplit
 
 from holdfast.config.checkpoint import check_copier
 from holdfast.config.settings import refuse
 from holdfast.errors import InvalidInputError, SyncError, SyncTimeoutError
-from holdfast.sync.syncer import BackgroundSyncer, as_directory, make_local
-
-_log = logging.getLogger("holdfast.sync")
+from holdfast.sync.directories import as_directory, delete_by_address, make_local
+from holdfast.sync.syncer import BackgroundSyncer
 
 _PLACE = re.compile(r"\{(source|target|options|exclude)\}")
 _SHOWN_OUTPUT = 4000
@@ -176,38 +170,6 @@ class CommandSyncer(BackgroundSyncer):
             process.wait()
             if process.stdin is not None:
                 process.stdin.close()
-
-
-def delete_by_address(remote_dir: str) -> bool:
-    """Delete a directory through the file system of its address; what is not there counts as deleted.
-
-    Returns:
-        False if nothing on this machine knows how to delete there. A log message says so.
-    """
-    if os.path.isabs(remote_dir) or remote_dir.startswith("file://"):
-        path = remote_dir if os.path.isabs(remote_dir) else unquote(urlsplit(remote_dir).path)
-        with contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(path)
-        return True
-    if "://" in remote_dir and _is_installed("fsspec"):
-        files, path = importlib.import_module("fsspec.core").url_to_fs(remote_dir)
-        if files.exists(path):
-            files.rm(path, recursive=True)
-        return True
-    if "://" in remote_dir and _is_installed("pyarrow"):
-        files, path = importlib.import_module("pyarrow.fs").FileSystem.from_uri(remote_dir)
-        files.delete_dir(path)
-        return True
-    _log.warning(
-        "%s is obsolete and was not deleted: no delete command is known. Set a delete_template, as in "
-        "SyncConfig(syncer=CommandSyncer(template, delete_template='...'))",
-        remote_dir,
-    )
-    return False
-
-
-def _is_installed(module: str) -> bool:
-    return importlib.util.find_spec(module) is not None
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

@@ -12,7 +12,8 @@ from collections.abc import Callable
 from holdfast.config import SyncConfig
 from holdfast.errors import InvalidInputError, StorageError, SyncError
 from holdfast.sync.command_syncer import CommandSyncer
-from holdfast.sync.syncer import BackgroundSyncer, FunctionSyncer, resolve_syncer
+from holdfast.sync.syncer import BackgroundSyncer, FunctionSyncer
+from holdfast.sync.syncer_setting import resolve_syncer
 
 
 class NodeCopier:

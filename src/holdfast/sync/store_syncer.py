@@ -18,7 +18,7 @@ from holdfast.space.naming import is_inside
 from holdfast.storage.address import Address, join_address, parse
 from holdfast.storage.agent_client import connect
 from holdfast.storage.store import Fetching, Sending, Stat, Store
-from holdfast.sync.command_syncer import delete_by_address
+from holdfast.sync.directories import delete_by_address
 from holdfast.sync.syncer import BackgroundSyncer
 
 BATCH = 256

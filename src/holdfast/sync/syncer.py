@@ -1,8 +1,8 @@
 """Syncers: copy a directory to another place and back, with the user's own tool.
 
 Owns the `Syncer` interface, the rules of a copy that runs in the background (one at a time, abandoned after
-``sync_timeout``), and the meaning of each value of ``SyncConfig.syncer``. Must never know of experiments: which
-directories are copied, and in which order, is decided in ``synced_copy.py``.
+``sync_timeout``). Must never know of experiments: which directories are copied, and in which order, is decided in
+``synced_copy.py``; nor of how the user has asked for a syncer, which is ``syncer_setting.py``'s.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import abc
 import inspect
 import logging
 import math
-import os
 import threading
 import time
 import traceback
@@ -19,9 +18,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, ClassVar, Self
 
-from holdfast.config.checkpoint import check_copier, is_syncer_object
+from holdfast.config.checkpoint import check_copier
 from holdfast.config.settings import real_number, whole_number
 from holdfast.errors import SyncError, SyncTimeoutError
+from holdfast.sync.directories import as_directory, delete_by_address, make_local
 
 LOOK_S = 0.1
 """Between two looks whether a copy is still wanted."""
@@ -361,8 +361,6 @@ class FunctionSyncer(BackgroundSyncer):
 
     def remove(self, remote_dir: str) -> None:
         """Delete a directory through the file system of its address, if there is one."""
-        from holdfast.sync.command_syncer import delete_by_address
-
         delete_by_address(remote_dir)
 
 
@@ -417,43 +415,3 @@ class DetachedSyncer(BackgroundSyncer):
             if start() is False:
                 raise SyncError(f"{self.syncer!r} left a sync out twice, as if another one were running.")
         wait()
-
-
-def resolve_syncer(value: Any, *, sync_period: float = 300.0, sync_timeout: float = 1800.0) -> Syncer | None:
-    """Return the syncer that a value of ``SyncConfig.syncer`` means.
-
-    Args:
-        value: "auto", None, a command template, a function ``(source, target)``, or a `Syncer`.
-        sync_period: For what is made here; a `Syncer` keeps its own.
-        sync_timeout: The same.
-
-    Returns:
-        None for "auto" and None: no syncer of the user's is involved.
-
-    Raises:
-        InvalidInputError: (also a ValueError) The value is of another kind.
-    """
-    if value is None or value == "auto":
-        return None
-    if isinstance(value, Syncer):
-        return value
-    if is_syncer_object(value):
-        return DetachedSyncer(value)
-    check_copier("SyncConfig.syncer", value, ', "auto", None or a Syncer object')
-    if isinstance(value, str):
-        from holdfast.sync.command_syncer import CommandSyncer
-
-        return CommandSyncer(value, sync_period=sync_period, sync_timeout=sync_timeout)
-    return FunctionSyncer(value, sync_period, sync_timeout)
-
-
-def as_directory(address: str) -> str:
-    """Return the address with one slash at its end: to rsync that says "the content of"."""
-    path, mark, query = address.partition("?") if "://" in address else (address, "", "")
-    return f"{path.rstrip('/')}/{mark}{query}"
-
-
-def make_local(address: str) -> None:
-    """Make a directory that is on this machine; cp and rsync ask for it. Any other address is left alone."""
-    if os.path.isabs(address):
-        os.makedirs(address, exist_ok=True)
