@@ -1,6 +1,8 @@
 """The keys of a result, by name: ``{tune.result.SHOULD_CHECKPOINT: True}``."""
 
-DEFAULT_METRIC = "_metric"
+from holdfast.core import retention
+
+DEFAULT_METRIC = retention.DEFAULT_METRIC
 """Where a number goes that was returned or reported without a name."""
 
 DONE = "done"

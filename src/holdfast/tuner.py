@@ -13,15 +13,18 @@ from typing import Any, NoReturn
 from holdfast.config import Environment, ResumeConfig, RunConfig, SyncConfig, TuneConfig
 from holdfast.config.arguments import KnownArguments, suggestion
 from holdfast.controller.driver import Driver, Outcome, make_info
+from holdfast.controller.evidence import was_started_in_store
 from holdfast.controller.experiment import Experiment, create_experiment
 from holdfast.controller.loading import load_experiment
+from holdfast.controller.lost_reports import was_started
 from holdfast.controller.own_objects import OwnObjects
-from holdfast.controller.remote_experiment import can_open, prefer_mirror_in, remote_of
-from holdfast.controller.spec import Root
+from holdfast.controller.remote_experiment import can_open, prefer_mirror_in
 from holdfast.errors import InvalidInputError, InvalidTypeError, NotRunError
 from holdfast.messages.warn import ExperimentWarning, warn_user
 from holdfast.results import ResultGrid
 from holdfast.storage.address import join_address, parse
+from holdfast.storage.layout import Root
+from holdfast.storage.remote_root import remote_of
 
 
 class _class_only:
@@ -150,7 +153,7 @@ class Tuner(KnownArguments):
         """The results of the last ``fit()``; if that raised, or on a restored Tuner, those found in storage."""
         if self._outcome is not None:
             return self._grid(self._outcome)
-        if not self._restored and not self._experiment.root.was_started():
+        if not self._restored and not was_started(self._experiment.root):
             raise NotRunError(
                 "The experiment has not been run: call `tuner.fit()` first. (Results of an earlier experiment: "
                 "`Tuner.restore(path).get_results()`.)"
@@ -310,13 +313,13 @@ def find_existing(run_config: RunConfig) -> str | None:
     remote = remote_of(base, run_config.storage_filesystem)
     if remote is not None:
         place = remote.below(run_config.name)
-        if not place.exists() or not place.was_started():
+        if not place.exists() or not was_started_in_store(place):
             return None
         if run_config.local_dir is not None:
             prefer_mirror_in(os.fspath(run_config.local_dir), place.url, run_config.storage_filesystem)
         return place.url
     root = Root(os.path.join(parse(base).path, run_config.name))
-    if root.exists() and root.was_started():
+    if root.exists() and was_started(root):
         return str(root.path)
     sync = run_config.sync_config
     if sync is not None and sync.upload_dir is not None and sync.has_own_syncer:

@@ -19,11 +19,11 @@ from holdfast.controller.history_reader import Past
 from holdfast.controller.notify import Audience, Notifier
 from holdfast.controller.result_file_edge import ErrorFileEdge, ResultFileEdge
 from holdfast.controller.run_notices import RunNotices
-from holdfast.controller.spec import Root
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.display.base import SilentDisplay
 from holdfast.display.display import ExperimentFacts
+from holdfast.storage.layout import Root
 from holdfast.views.trials import TrialList
 
 ERROR = ev.ErrorFacts("ValueError", "bad lr", "train.py:3", "Traceback ...\nValueError: bad lr\n")

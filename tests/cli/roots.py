@@ -15,7 +15,7 @@ import msgspec
 from holdfast.checkpoints.commit import commit
 from holdfast.checkpoints.stage import Stage
 from holdfast.controller.opening import archive_record, is_settled, snapshot_payload
-from holdfast.controller.spec import Root, Spec, write_spec
+from holdfast.controller.spec import Spec, write_spec
 from holdfast.core import events as ev
 from holdfast.core.state import State, Trial
 from holdfast.core.transitions import apply
@@ -23,6 +23,7 @@ from holdfast.journal.claims import Claim, encode_claim
 from holdfast.journal.epoch import claim_epoch
 from holdfast.journal.log import Journal
 from holdfast.journal.snapshot import SnapshotStore
+from holdfast.storage.layout import Root
 from holdfast.views.trials import ExperimentInfo, trial_dirname
 
 START = 1_700_000_000.0

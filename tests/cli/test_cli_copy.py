@@ -131,7 +131,8 @@ def _fail(*_: object) -> None:
 
 def with_uid(path: Path, uid: str) -> Path:
     """The same experiment under another identity."""
-    from holdfast.controller.spec import Root, read_spec, write_spec
+    from holdfast.controller.spec import read_spec, write_spec
+    from holdfast.storage.layout import Root
 
     spec = read_spec(Root(path))
     spec.uid = uid

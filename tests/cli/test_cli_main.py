@@ -183,7 +183,8 @@ def test_a_take_over_takes_it_from_a_living_driver(prepared: Path, holdfast: Cal
 def test_a_trainable_that_cannot_be_imported_says_where_to_run_the_command(
     prepared: Path, holdfast: Callable[..., Any]
 ) -> None:
-    from holdfast.controller.spec import Root, read_spec
+    from holdfast.controller.spec import read_spec
+    from holdfast.storage.layout import Root
     from holdfast.trainable.pickling import dump_trainable
     from holdfast.trainable.sealed import seal
 

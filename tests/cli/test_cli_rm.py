@@ -15,7 +15,7 @@ from roots import RootWriter, small_experiment
 import holdfast as tune
 from holdfast.checkpoints.tree import remove_tree
 from holdfast.cli import rm
-from holdfast.controller.remote_experiment import Remote, remote_of
+from holdfast.storage.remote_root import Remote, remote_of
 
 Run = Callable[..., Any]
 

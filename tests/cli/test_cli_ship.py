@@ -14,10 +14,11 @@ import store_trials
 from roots import RootWriter, small_experiment
 
 import holdfast as tune
-from holdfast.controller.remote_experiment import mirror_root, remote_of
+from holdfast.controller.remote_experiment import mirror_root
 from holdfast.core import events as ev
 from holdfast.journal.reader import read_journal
 from holdfast.results import ResultGrid
+from holdfast.storage.remote_root import remote_of
 from servers.process import poll
 from servers.seaweedfs import SeaweedFS
 

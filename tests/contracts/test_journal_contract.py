@@ -15,13 +15,13 @@ from holdfast.config import SyncConfig
 from holdfast.controller.backends import ExperimentBackend, LocalBackend
 from holdfast.controller.loop import JournalWriter
 from holdfast.controller.remote_backend import RemoteBackend
-from holdfast.controller.remote_experiment import SPEC, Remote
-from holdfast.controller.spec import Root
 from holdfast.controller.synced_backend import SyncedBackend
 from holdfast.core.state import State
 from holdfast.journal.log import Journal
 from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.address import parse
+from holdfast.storage.layout import SPEC, Root
+from holdfast.storage.remote_root import Remote
 from holdfast.testing.journal_contract import CHECKS, MakePlace
 from holdfast.testing.memory_store import MemoryStore
 

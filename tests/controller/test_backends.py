@@ -9,10 +9,10 @@ import pytest
 from holdfast.checkpoints.commit import commit
 from holdfast.checkpoints.stage import Stage
 from holdfast.controller.backends import LocalBackend
-from holdfast.controller.spec import Root
 from holdfast.core.state import State
 from holdfast.errors import FencedError, JournalDamagedError
 from holdfast.journal import claim_epoch
+from holdfast.storage.layout import Root
 
 UID = "ab5e1" + "0" * 27
 

@@ -15,10 +15,11 @@ import pytest
 import holdfast as tune
 from holdfast.cli.main import main
 from holdfast.controller import loading
-from holdfast.controller.spec import Root, Spec, read_spec
+from holdfast.controller.spec import Spec, read_spec
 from holdfast.core import events as ev
 from holdfast.errors import DamageError, ExperimentExistsError, ObjectDamagedError
 from holdfast.journal.reader import read_journal
+from holdfast.storage.layout import Root
 from holdfast.trainable.sealed import BadObject, check_object, digest_of, seal
 
 BASE = ("settings.pkl", "trainable.pkl", "values.pkl")

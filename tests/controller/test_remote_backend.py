@@ -15,15 +15,16 @@ import pytest
 from holdfast.config import SyncConfig
 from holdfast.controller import remote_backend
 from holdfast.controller.remote_backend import RemoteBackend
-from holdfast.controller.remote_experiment import SPEC, Remote
 from holdfast.controller.shipped_journal import ObjectsFirst, ShippedJournal
-from holdfast.controller.spec import Root, store_value, write_callback_states
+from holdfast.controller.spec import store_value, write_callback_states
 from holdfast.core.state import State
 from holdfast.errors import ExperimentLockedError, FencedError, JournalDamagedError, NotShippedError
 from holdfast.journal.epoch import claim_epoch
 from holdfast.shipping import parts
 from holdfast.shipping.shipper import Shipper, ShippingTrouble
 from holdfast.storage.address import parse
+from holdfast.storage.layout import SPEC, Root
+from holdfast.storage.remote_root import Remote
 from holdfast.storage.store import Replaced, Replacing
 from holdfast.testing.memory_store import Fault, MemoryStore
 

@@ -17,8 +17,7 @@ from holdfast.checkpoints.stage import Stage
 from holdfast.config import RunConfig, TuneConfig
 from holdfast.controller.experiment import Settings, _without_secrets
 from holdfast.controller.remote_checkpoint_jobs import RemoteCheckpointJobEdge
-from holdfast.controller.remote_experiment import ELSEWHERE, Remote, mark_mirror, mirror_root
-from holdfast.controller.spec import Root
+from holdfast.controller.remote_experiment import ELSEWHERE, mark_mirror, mirror_root
 from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
@@ -31,6 +30,8 @@ from holdfast.journal import Journal, claim_epoch, read_journal
 from holdfast.shipping.restore_mirror import claim_remote, restore_mirror
 from holdfast.shipping.shipper import Shipper
 from holdfast.storage.address import parse
+from holdfast.storage.layout import Root
+from holdfast.storage.remote_root import Remote
 from holdfast.testing.memory_store import MemoryStore
 from holdfast.trainable.pickling import dump_settings
 

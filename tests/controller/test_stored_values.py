@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.controller.spec import Root, store_value
+from holdfast.controller.spec import store_value
 from holdfast.errors import StorageError, StorageFullError
 from holdfast.storage import local
+from holdfast.storage.layout import Root
 
 
 @pytest.mark.parametrize("code", [errno.ENOSPC, errno.EDQUOT])

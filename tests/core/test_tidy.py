@@ -27,6 +27,10 @@ MOVED_AT_CONSTRUCTION = {"keep_checkpoints_num", "checkpoint_score_attr", "node_
 PATHS = {"result_dir", "local_cache_dir"}  # of ``Environment``, which two properties of it join
 STORED = {"Settings"}  # of ``controller.experiment``, whose name is in the pickles of every experiment
 
+BY_CHANCE = {"BATCH", "DEADLINE_S", "DELETE_TRIES", "FORMAT", "LOCK_S", "LOOK_S", "MAX_BYTES"} | {
+    *("MAX_DEPTH", "MAX_NAMED", "MAX_SHAPES", "MAX_TEXT", "POLL_S", "RETURNED", "SAMPLE_S"),
+}  # limits, periods and versions of different things: one may change without the other
+
 
 def modules() -> list[Path]:
     return sorted(path for path in SOURCE.rglob("*.py") if path.relative_to(SOURCE).parts[0] not in ALIASES)
@@ -56,6 +60,27 @@ def test_every_module_says_what_it_is_for() -> None:
         path for path in modules() if path.read_text().strip() and not ast.get_docstring(ast.parse(path.read_text()))
     ]
     assert silent == []
+
+
+def constants_of(path: Path) -> Iterator[tuple[str, str]]:
+    """Public names that a module gives to values and types, with what they stand for; its loggers left out."""
+    for node in ast.parse(path.read_text()).body:
+        target = node.targets[0] if isinstance(node, ast.Assign) else getattr(node, "target", None)
+        if not isinstance(node, ast.Assign | ast.AnnAssign) or not isinstance(target, ast.Name) or not node.value:
+            continue
+        value = ast.unparse(node.value)
+        if not target.id.startswith("_") and not value.startswith(("logging.getLogger(", "TypeVar(")):
+            yield target.id, value
+
+
+def test_no_constant_is_defined_twice() -> None:
+    places = defaultdict(list)
+    for path in modules():
+        for name, value in constants_of(path):
+            places[name, value].append(str(path.relative_to(SOURCE)))
+    twice = {name: found for (name, _), found in places.items() if len(found) > 1}
+    assert {name: found for name, found in twice.items() if name not in BY_CHANCE} == {}
+    assert twice.keys() >= BY_CHANCE
 
 
 def runs(node: ast.AST) -> Iterator[ast.AST]:

@@ -25,11 +25,12 @@ import pytest
 from experiments import SIDE, WORKER_CRASH, Plan, first_hash, loss_of, next_hash
 
 from holdfast.controller.opening import open_state
-from holdfast.controller.spec import Root, read_spec
+from holdfast.controller.spec import read_spec
 from holdfast.core import events as ev
 from holdfast.core.observations import Report
 from holdfast.core.state import State, Status
 from holdfast.journal.reader import read_journal
+from holdfast.storage.layout import Root
 from holdfast.trainable.spool_writer import SpoolFolder
 
 SCRIPT = str(Path(__file__).with_name("experiments.py"))

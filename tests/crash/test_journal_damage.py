@@ -17,7 +17,7 @@ from lab import Lab, driver_crash, surviving_rows
 
 from holdfast.cli.main import main as holdfast
 from holdfast.controller.opening import SnapshotRecord, open_state, snapshot_payload
-from holdfast.controller.spec import Root, read_spec
+from holdfast.controller.spec import read_spec
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
@@ -28,6 +28,7 @@ from holdfast.journal.reach import newest_mark
 from holdfast.journal.reader import read_journal
 from holdfast.journal.recovery import verify_journal
 from holdfast.journal.segments import read_chain
+from holdfast.storage.layout import Root
 from holdfast.storage.local import REAL_DISK
 
 CUTS = 4096

@@ -10,8 +10,9 @@ import pytest
 from experiments import Plan
 from lab import Driver, Lab, driver_crash, kill, until
 
-from holdfast.controller.spec import Root, read_spec
+from holdfast.controller.spec import read_spec
 from holdfast.core import events as ev
+from holdfast.storage.layout import Root
 
 PLAN = Plan(trials=3, steps=20, every=5, pause_s=0.02)
 

@@ -21,11 +21,12 @@ import holdfast as tune
 from holdfast.checkpoints.names import MANIFEST, SEAL, index_of
 from holdfast.cli.main import main
 from holdfast.controller.opening import open_state
-from holdfast.controller.spec import Root, read_spec
+from holdfast.controller.spec import read_spec
 from holdfast.core import events as ev
 from holdfast.core.state import State, Stored
 from holdfast.journal.durable_mark import published
 from holdfast.journal.reader import read_journal
+from holdfast.storage.layout import Root
 from holdfast.storage.local import REAL_DISK
 
 BASES = {

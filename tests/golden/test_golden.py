@@ -20,10 +20,11 @@ import holdfast as tune
 from holdfast._moved import MOVED
 from holdfast.checkpoints.checkpoint_reader import verify
 from holdfast.controller.opening import open_state
-from holdfast.controller.spec import FORMAT, Root, read_spec
+from holdfast.controller.spec import FORMAT, read_spec
 from holdfast.journal.epoch import SILENCE_S
 from holdfast.journal.reader import read_journal
 from holdfast.journal.recovery import verify_journal
+from holdfast.storage.layout import Root
 
 HERE = Path(__file__).parent
 RESUME = "import sys, holdfast as tune; print(tune.Tuner.restore(sys.argv[1]).fit().num_errors)"

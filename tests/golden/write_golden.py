@@ -27,9 +27,10 @@ TRIES = 50
 def summary(root: Path) -> dict[str, Any]:
     """What the history adds up to, as plain data."""
     from holdfast.controller.opening import open_state
-    from holdfast.controller.spec import Root, read_spec
+    from holdfast.controller.spec import read_spec
     from holdfast.core import events as ev
     from holdfast.journal.reader import read_journal
+    from holdfast.storage.layout import Root
     from holdfast.views.results import ResultBuilder, rows_from_events
 
     spec = read_spec(Root(root))

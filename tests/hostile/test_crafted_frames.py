@@ -13,11 +13,12 @@ import pytest
 from forging import READERS, append, arguments, good, really_run, train, with_records
 
 import holdfast as tune
-from holdfast.controller.spec import Root, _checksum
+from holdfast.controller.spec import _checksum
 from holdfast.core import events as ev
 from holdfast.errors import DamageError, JournalDamagedError
 from holdfast.journal.frames import encode_frames, encode_header
 from holdfast.journal.records import MAX_NESTING
+from holdfast.storage.layout import Root
 from holdfast.trainable.spool_writer import SpoolFolder, SpoolOwner, spool_path
 
 AT = 1_700_001_000.0

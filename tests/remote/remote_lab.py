@@ -25,14 +25,15 @@ from remote_experiments import RemotePlan
 from holdfast.checkpoints.manifest import decode
 from holdfast.checkpoints.remote_checkpoints import fetch
 from holdfast.controller.opening import open_state
-from holdfast.controller.remote_experiment import remote_of
-from holdfast.controller.spec import Root, read_spec
+from holdfast.controller.spec import read_spec
 from holdfast.core import events as ev
 from holdfast.core.state import Stored
 from holdfast.journal.reader import read_journal
 from holdfast.shipping import parts
 from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.agent_client import connect
+from holdfast.storage.layout import Root
+from holdfast.storage.remote_root import remote_of
 from holdfast.storage.store import Store
 
 SCRIPT = str(Path(__file__).with_name("remote_experiments.py"))

@@ -22,7 +22,6 @@ from holdfast.controller.replay import Memory, StopRuleMemory, open_with_memory,
 from holdfast.controller.request_edge import RequestEdge
 from holdfast.controller.searching import LearningProposer
 from holdfast.controller.snapshots import Snapshotter
-from holdfast.controller.spec import Root
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.controller.watches import Watches
 from holdfast.core import events as ev
@@ -37,6 +36,7 @@ from holdfast.journal.snapshot import SnapshotStore
 from holdfast.schedulers.fifo import FirstInFirstOut
 from holdfast.search.replayable import ReplayableSearcher
 from holdfast.stopper import DictStopper, NoopStopper, Stopper
+from holdfast.storage.layout import Root
 from holdfast.testing.virtual_clock import FakeClock
 from holdfast.trainable.worker_messages import Run, Setup
 from holdfast.views.results import ResultBuilder

@@ -25,9 +25,7 @@ from holdfast.controller.backends import JobContext
 from holdfast.controller.loop import Controller, JobEdge, JournalWriter
 from holdfast.controller.opening import Opened
 from holdfast.controller.remote_backend import Background, RemoteBackend
-from holdfast.controller.remote_experiment import Remote
 from holdfast.controller.replay import open_with_memory
-from holdfast.controller.spec import Root
 from holdfast.core import observations as ob
 from holdfast.core.state import State
 from holdfast.journal.claims import Claim
@@ -35,6 +33,8 @@ from holdfast.journal.epoch import release
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.shipping.shipper import Shipper, ShipStart
 from holdfast.storage.address import parse
+from holdfast.storage.layout import Root
+from holdfast.storage.remote_root import Remote
 from holdfast.storage.store import Store
 from holdfast.testing.virtual_clock import FakeClock, Timeline
 from holdfast.trainable.worker_messages import Run

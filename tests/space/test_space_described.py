@@ -6,8 +6,9 @@ import json
 from pathlib import Path
 
 import holdfast as tune
-from holdfast.controller.spec import Root, read_spec
+from holdfast.controller.spec import read_spec
 from holdfast.space.describe import MAX_OPTIONS, describe_space
+from holdfast.storage.layout import Root
 
 
 class Thing:

@@ -15,8 +15,9 @@ from sync_tools import CP
 
 import holdfast as tune
 from holdfast.controller.opening import open_state
-from holdfast.controller.spec import Root, read_spec
+from holdfast.controller.spec import read_spec
 from holdfast.core.state import Stored
+from holdfast.storage.layout import Root
 from holdfast.sync.synced_copy import SyncedCopy
 from holdfast.syncer import FunctionSyncer, Syncer
 

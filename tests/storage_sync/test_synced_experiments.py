@@ -17,12 +17,12 @@ from sync_tools import CP, until
 from synced import EPOCHS, HELD, SYNCERS, Plain, check_copy, train, tuner
 
 import holdfast as tune
-from holdfast.controller.spec import Root
 from holdfast.controller.synced_backend import SyncedBackend
 from holdfast.core.policies import Rules
 from holdfast.core.state import State
 from holdfast.errors import ExperimentExistsError, ExperimentLockedError, InvalidInputError, NotShippedError
 from holdfast.journal import epoch
+from holdfast.storage.layout import Root
 from holdfast.syncer import CommandSyncer
 
 

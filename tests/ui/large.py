@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from holdfast.controller.spec import Root, Spec, write_spec
+from holdfast.controller.spec import Spec, write_spec
 from holdfast.core import events as ev
 from holdfast.journal.epoch import claim_epoch
 from holdfast.journal.log import Journal
+from holdfast.storage.layout import Root
 
 TRIALS = 100_000
 STEPS = 3

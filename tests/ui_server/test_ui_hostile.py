@@ -12,9 +12,10 @@ import pytest
 from roots import RootWriter, many_trials
 from ui_clients import LiveServer, unpacked
 
-from holdfast.controller.spec import Root, write_spec
+from holdfast.controller.spec import write_spec
 from holdfast.core import events as ev
 from holdfast.storage import trial_logs
+from holdfast.storage.layout import Root
 
 Serve = Callable[..., LiveServer]
 

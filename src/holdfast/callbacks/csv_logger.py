@@ -16,12 +16,12 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, Any
 
 from holdfast.callbacks.loggers import FileLogger, TrialLog
+from holdfast.storage.layout import PROGRESS_FILE
 from holdfast.views.results import flatten_result
 
 if TYPE_CHECKING:
     from holdfast.views.trials import TrialView
 
-PROGRESS_FILE = "progress.csv"
 MAX_SHAPES = 256
 
 

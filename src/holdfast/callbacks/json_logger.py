@@ -17,17 +17,16 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.callbacks.loggers import FileLogger, Load, TrialLog
-from holdfast.messages.visible import shortened
+from holdfast.messages.shortened import shortened
 from holdfast.space.exact import unpack
 from holdfast.space.nested import SCALARS
 from holdfast.space.objects import plain_scalar
+from holdfast.storage.layout import PARAMS_FILE, RESULT_FILE
 from holdfast.views.results import flatten_result
 
 if TYPE_CHECKING:
     from holdfast.views.trials import TrialView
 
-RESULT_FILE = "result.json"
-PARAMS_FILE = "params.json"
 PICKLED_PARAMS_FILE = "params.pkl"
 
 MAX_PICKLED_BYTES = 1 << 20

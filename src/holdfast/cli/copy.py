@@ -24,8 +24,7 @@ from holdfast.cli.printing import print_json, say, size_text
 from holdfast.cli.scratch_directories import scratch
 from holdfast.cli.verify import verify_path
 from holdfast.cli.verify_report import Finding
-from holdfast.controller.remote_experiment import SPEC, Remote, mirror_root, remote_of
-from holdfast.controller.spec import PRIVATE, Root
+from holdfast.controller.remote_experiment import mirror_root
 from holdfast.core.state import Stored
 from holdfast.display.words import plural
 from holdfast.errors import CheckpointDamagedError, ExperimentNotFoundError, InvalidInputError
@@ -34,7 +33,9 @@ from holdfast.results.history import open_history
 from holdfast.results.shipped import ship_command, unshipped, unshipped_text
 from holdfast.shipping.progress_file import FILE as NOTE
 from holdfast.storage.address import parse
+from holdfast.storage.layout import PRIVATE, SPEC, Root
 from holdfast.storage.local import TEMP_PREFIX
+from holdfast.storage.remote_root import Remote, remote_of
 from holdfast.storage.untrusted import read_regular
 from holdfast.views.trials import trial_dirname
 

@@ -24,8 +24,7 @@ from holdfast.cli.verify_store import read_parts
 from holdfast.controller.evidence import Known, Unknown, records_lost, unknown_checkpoints, unknown_in_store
 from holdfast.controller.lost_reports import lost_reports, reports_lost
 from holdfast.controller.opening import open_state
-from holdfast.controller.remote_experiment import Remote
-from holdfast.controller.spec import PRIVATE, Root, read_spec
+from holdfast.controller.spec import read_spec
 from holdfast.core.state import CheckpointRecord, Trial
 from holdfast.errors import CheckpointDamagedError, ExperimentLockedError, JournalDamagedError, ObjectMissingError
 from holdfast.journal.epoch import Holder, holder, silence_text
@@ -37,7 +36,9 @@ from holdfast.shipping.remote_holder import look, remote_claim
 from holdfast.shipping.remote_tree import RemoteTree
 from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.space.naming import is_inside
+from holdfast.storage.layout import PRIVATE, Root
 from holdfast.storage.local import TEMP_PREFIX
+from holdfast.storage.remote_root import Remote
 from holdfast.storage.store import Fetching, Store
 from holdfast.storage.untrusted import copy_regular
 from holdfast.views.trials import trial_dirname

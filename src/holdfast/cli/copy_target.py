@@ -19,8 +19,6 @@ from holdfast.checkpoints.manifest import BadManifest, decode, digest
 from holdfast.checkpoints.remote_checkpoints import upload
 from holdfast.checkpoints.tree import remove_tree
 from holdfast.cli.copy_source import CopySource, File, copy_local
-from holdfast.controller.remote_experiment import SPEC, Remote
-from holdfast.controller.spec import PRIVATE, Root
 from holdfast.errors import (
     CheckpointDamagedError,
     ExperimentExistsError,
@@ -30,8 +28,10 @@ from holdfast.errors import (
     UsageError,
 )
 from holdfast.shipping.remote_holder import CLOCK
+from holdfast.storage.layout import PRIVATE, SPEC, Root
 from holdfast.storage.local import write_atomic
 from holdfast.storage.probe import PROBE_PREFIX, probe
+from holdfast.storage.remote_root import Remote
 from holdfast.storage.store import Sending, create_once
 from holdfast.storage.untrusted import check_plain, copy_regular, read_regular
 

@@ -26,8 +26,7 @@ from holdfast.checkpoints.tree import remove_tree
 from holdfast.cli import scratch_directories
 from holdfast.cli.copy_source import read_history, refuse_live
 from holdfast.cli.printing import print_json, say, size_text
-from holdfast.controller.remote_experiment import Remote, mirror_root, remote_of
-from holdfast.controller.spec import PRIVATE, Root
+from holdfast.controller.remote_experiment import mirror_root
 from holdfast.core.state import Stored, Trial
 from holdfast.display.words import plural
 from holdfast.errors import CheckpointDamagedError, InvalidInputError, StorageError
@@ -37,8 +36,10 @@ from holdfast.results.shipped import ship_command
 from holdfast.shipping.remote_holder import CLOCK, remote_claim
 from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.address import parse
+from holdfast.storage.layout import PRIVATE, Root
 from holdfast.storage.local import TEMP_PREFIX
 from holdfast.storage.probe import PROBE_PREFIX
+from holdfast.storage.remote_root import Remote, remote_of
 from holdfast.storage.store import Stat
 from holdfast.views.trials import trial_dirname
 

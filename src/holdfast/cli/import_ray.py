@@ -8,12 +8,12 @@ from pathlib import Path
 from holdfast.cli.copy import copy_experiment
 from holdfast.cli.printing import print_json, say, size_text
 from holdfast.cli.scratch_directories import scratch
-from holdfast.controller.remote_experiment import remote_of
 from holdfast.display.words import plural
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.ray_import.reading import read_experiment
 from holdfast.ray_import.writing import Imported, check_target, exists_error, summary, write, write_beside
 from holdfast.storage.address import is_remote, parse
+from holdfast.storage.remote_root import remote_of
 
 MAX_NOTES = 20
 

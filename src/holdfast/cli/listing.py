@@ -10,14 +10,14 @@ from typing import Any
 
 from holdfast.cli.printing import print_json, say, table_lines, when
 from holdfast.config.environment import default_storage_root
-from holdfast.controller.remote_experiment import REMOVING, SPEC, Remote, remote_of
-from holdfast.controller.spec import PRIVATE, Root
 from holdfast.display.words import counts_text, one_line, plural, value_text
 from holdfast.errors import InvalidInputError, TuneError
 from holdfast.results.history import open_history
 from holdfast.results.report_data import experiment_facts
 from holdfast.shipping.parts import PREFIX as PARTS
 from holdfast.storage.address import is_remote, parse
+from holdfast.storage.layout import PRIVATE, REMOVING, SPEC, Root
+from holdfast.storage.remote_root import Remote, remote_of
 
 UNREADABLE = "unreadable"
 MAX_DEPTH = 4

@@ -11,12 +11,12 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 
 from holdfast.cli.scratch_directories import scratch
-from holdfast.controller.remote_experiment import Remote, remote_of
 from holdfast.core.state import Trial
 from holdfast.errors import ObjectMissingError
 from holdfast.results.history import History
 from holdfast.results.shipped import is_driven_locally
 from holdfast.storage import trial_logs
+from holdfast.storage.remote_root import Remote, remote_of
 from holdfast.storage.store import Fetching
 from holdfast.views.trials import trial_dirname
 

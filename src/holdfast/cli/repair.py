@@ -11,14 +11,15 @@ from holdfast.controller.evidence import Known, Unknown, unknown_checkpoints
 from holdfast.controller.lost_reports import LostReports, lost_reports
 from holdfast.controller.opening import open_state
 from holdfast.controller.rebuild import Rebuilt, rebuild
-from holdfast.controller.remote_experiment import Remote, remote_of
-from holdfast.controller.spec import Root, Spec, read_spec
+from holdfast.controller.spec import Spec, read_spec
 from holdfast.display.words import plural
 from holdfast.errors import InvalidInputError
 from holdfast.journal.epoch import holder
 from holdfast.journal.recovery import repair_journal, verify_journal
 from holdfast.results.history import info_from
 from holdfast.storage.address import parse
+from holdfast.storage.layout import Root
+from holdfast.storage.remote_root import Remote, remote_of
 
 MAX_LINES = 10
 

@@ -17,8 +17,7 @@ from holdfast.callbacks.result_files import is_of_experiment
 from holdfast.checkpoints.tree import remove_tree
 from holdfast.cli.copy_source import read_history, refuse_live
 from holdfast.cli.printing import confirmed, print_json, say, size_text
-from holdfast.controller.remote_experiment import REMOVING, SPEC, Remote, mirror_root, remote_of
-from holdfast.controller.spec import PRIVATE, Root
+from holdfast.controller.remote_experiment import mirror_root
 from holdfast.display.tracker import existing_counts
 from holdfast.display.words import counts_text, plural
 from holdfast.errors import DamageError, ExperimentNotFoundError
@@ -27,6 +26,8 @@ from holdfast.results.history import History
 from holdfast.shipping.remote_holder import remote_claim
 from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.address import parse
+from holdfast.storage.layout import PRIVATE, REMOVING, SPEC, Root
+from holdfast.storage.remote_root import Remote, remote_of
 from holdfast.storage.store import Stat
 from holdfast.views.trials import trial_dirname
 

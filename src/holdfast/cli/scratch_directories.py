@@ -8,7 +8,8 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from holdfast.controller.remote_experiment import Remote, mirror_root
+from holdfast.controller.remote_experiment import mirror_root
+from holdfast.storage.remote_root import Remote
 
 PREFIX = ".scratch-"
 

@@ -16,10 +16,11 @@ from holdfast.cli.printing import print_json, say
 from holdfast.config import Environment
 from holdfast.controller.driver import Driver
 from holdfast.controller.loading import load_experiment
-from holdfast.controller.remote_experiment import Remote, mirror_root, remote_of
+from holdfast.controller.remote_experiment import mirror_root
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import History, open_history
 from holdfast.results.shipped import unshipped, unshipped_text
+from holdfast.storage.remote_root import Remote, remote_of
 from holdfast.storage.store import Sending
 from holdfast.views.trials import trial_dirname
 

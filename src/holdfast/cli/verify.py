@@ -8,9 +8,9 @@ from holdfast.cli.printing import print_json, say
 from holdfast.cli.verify_report import VerifyReport, as_data, report_lines
 from holdfast.cli.verify_root import verify_experiment
 from holdfast.cli.verify_store import verify_stored
-from holdfast.controller.remote_experiment import remote_of
-from holdfast.controller.spec import Root
 from holdfast.storage.address import parse
+from holdfast.storage.layout import Root
+from holdfast.storage.remote_root import remote_of
 
 
 def run(arguments: argparse.Namespace) -> int:

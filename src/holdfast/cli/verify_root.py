@@ -16,8 +16,7 @@ from holdfast.controller.evidence import Known, still_unknown, unknown_checkpoin
 from holdfast.controller.lost_reports import lost_reports, still_lost
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.opening import open_state
-from holdfast.controller.remote_experiment import SPEC
-from holdfast.controller.spec import PRIVATE, Root, Spec, read_spec
+from holdfast.controller.spec import Spec, read_spec
 from holdfast.core.state import State
 from holdfast.core.transitions import apply, check_known
 from holdfast.errors import (
@@ -33,6 +32,7 @@ from holdfast.journal.records import Unfit, parse_record
 from holdfast.journal.recovery import verify_journal
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.results.history import History, info_from
+from holdfast.storage.layout import PRIVATE, SPEC, Root
 from holdfast.storage.untrusted import kind_of, odd_entries, read_regular
 from holdfast.trainable.sealed import remedy
 

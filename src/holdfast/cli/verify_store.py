@@ -16,8 +16,7 @@ from holdfast.cli.scratch_directories import scratch
 from holdfast.cli.verify_checkpoints import Checked, LocalCheckpoints
 from holdfast.cli.verify_report import VerifyReport
 from holdfast.cli.verify_root import check_root
-from holdfast.controller.remote_experiment import Remote, mirror_root
-from holdfast.controller.spec import Root
+from holdfast.controller.remote_experiment import mirror_root
 from holdfast.core.state import CheckpointRecord
 from holdfast.errors import (
     CheckpointDamagedError,
@@ -31,6 +30,8 @@ from holdfast.shipping import parts
 from holdfast.shipping.parts import Part, Span
 from holdfast.shipping.remote_holder import MAX_TRIES, look
 from holdfast.shipping.restore_mirror import restore_mirror
+from holdfast.storage.layout import Root
+from holdfast.storage.remote_root import Remote
 from holdfast.storage.store import Fetching, Store
 
 BATCH = 64

@@ -13,7 +13,7 @@ from holdfast.controller.experiment import Experiment, check_space, space_keys
 from holdfast.controller.loading import check_same_space, load_experiment
 from holdfast.controller.overrides import is_alike
 from holdfast.errors import InvalidInputError
-from holdfast.messages.visible import shortened
+from holdfast.messages.shortened import shortened
 from holdfast.messages.warn import warn_user
 from holdfast.space.objects import extract_objects
 

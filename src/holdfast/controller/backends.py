@@ -10,7 +10,7 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from holdfast.checkpoints.jobs import CheckpointJobThreads, Job, KnownStages, Outcome, bringing, perform
 from holdfast.controller.checkpoint_jobs import CheckpointJobEdge
@@ -19,18 +19,17 @@ from holdfast.controller.evidence import Known, records_lost, unknown_checkpoint
 from holdfast.controller.loop import JournalWriter
 from holdfast.controller.lost_reports import lost_reports, reports_lost
 from holdfast.controller.newest_checkpoint_jobs import NewestCheckpointJobEdge
-from holdfast.controller.spec import Root
 from holdfast.core.policies import Rules
 from holdfast.core.retention import Retention
 from holdfast.core.state import DriverMemory, State
 from holdfast.errors import StorageError
 from holdfast.journal.claims import Claim
 from holdfast.journal.epoch import claim_epoch
-from holdfast.journal.log import Journal
+from holdfast.journal.log import Durability, Journal
+from holdfast.storage.layout import Root
 
 logger = logging.getLogger("holdfast")
 
-Durability = Literal["group", "sync"]
 
 LAST_SYNC_S = 60.0
 

@@ -15,11 +15,12 @@ from typing import Any
 from holdfast.callbacks.callback import Callback, CallbackList
 from holdfast.callbacks.journal_follower import JournalFollower
 from holdfast.callbacks.loggers import FileLogger
-from holdfast.controller.spec import Root, read_callback_states, write_callback_states
+from holdfast.controller.spec import read_callback_states, write_callback_states
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State, Status
 from holdfast.errors import ObjectDamagedError
+from holdfast.storage.layout import Root
 from holdfast.views.results import ResultBuilder
 from holdfast.views.trials import ExperimentInfo, TrialList, TrialView, checkpoint_at, trial_dirname
 

@@ -19,12 +19,13 @@ import xxhash
 from holdfast.config import RunConfig, TuneConfig
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.opening import SnapshotRecord
-from holdfast.controller.spec import Root, Spec
+from holdfast.controller.spec import Spec
 from holdfast.core import events as ev
 from holdfast.core.changed_settings import ChangedSettings
 from holdfast.errors import DamageError, InvalidInputError, TuneError
 from holdfast.journal.reader import read_journal
 from holdfast.journal.snapshot import SnapshotStore
+from holdfast.storage.layout import Root
 from holdfast.trainable.pickling import OWN_FILE, dump_value
 from holdfast.trainable.sealed import is_own_file
 

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 from holdfast.checkpoints.remote_checkpoints import ensure_local
 from holdfast.config import Environment, LocalEngine, RayEngine, RunConfig
 from holdfast.config.run import RAY_CLIENT
-from holdfast.controller.remote_experiment import SPEC, mirrored_in
-from holdfast.controller.spec import Root
+from holdfast.controller.remote_experiment import mirrored_in
 from holdfast.engines.base import Engine
 from holdfast.engines.cluster.joined import is_client_here, is_joined_here
 from holdfast.engines.local_engine import LocalProcessEngine
 from holdfast.errors import InvalidInputError
 from holdfast.space.objects import is_marker
+from holdfast.storage.layout import SPEC, Root
 from holdfast.sync.node_copier import node_copier
 from holdfast.trainable.pickling import OWN_FILE, by_value, dump_trainable
 

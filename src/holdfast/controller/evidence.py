@@ -18,12 +18,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from holdfast.checkpoints.manifest import BadManifest, Manifest, decode
 from holdfast.checkpoints.names import MANIFEST, index_of
 from holdfast.core.state import State
-from holdfast.errors import DamageError, JournalDamagedError, StorageError
+from holdfast.errors import DamageError, JournalDamagedError, ObjectMissingError, StorageError
 from holdfast.journal.epoch import this_machine
+from holdfast.journal.identity import uid_in
+from holdfast.storage.layout import SPEC, Root
+from holdfast.storage.remote_root import Remote
 from holdfast.storage.untrusted import read_regular
 
 if TYPE_CHECKING:
-    from holdfast.controller.spec import Root
     from holdfast.shipping.restore_mirror import RestoredMirror
     from holdfast.storage.store import Store
 
@@ -183,3 +185,14 @@ def _folders(path: Path) -> Iterator[str]:
             yield from sorted(entry.name for entry in entries if entry.is_dir(follow_symlinks=False))
     except OSError:
         return
+
+
+def was_started_in_store(remote: Remote) -> bool:
+    """Whether a driver has ever claimed the experiment in this store, even if its history is lost."""
+    if remote.has_history():
+        return True
+    try:
+        uid = uid_in(remote.store.get(SPEC))
+    except ObjectMissingError:
+        return False
+    return bool(uid) and bool(unknown_in_store(remote.store, Known(State(), uid, finished=True)))

@@ -21,10 +21,12 @@ from holdfast.config.registry import get_trainable, name_as_written, trainable_n
 from holdfast.controller import start_checkpoint
 from holdfast.controller.algorithms import check_algorithms
 from holdfast.controller.engine_choice import check_cluster
+from holdfast.controller.evidence import was_started_in_store
+from holdfast.controller.lost_reports import was_started
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.references import find_references, session
-from holdfast.controller.remote_experiment import Remote, is_unused, mark_mirror, mirror_root, remote_of
-from holdfast.controller.spec import Root, Spec, read_spec, sole_use, write_spec
+from holdfast.controller.remote_experiment import is_unused, mark_mirror, mirror_root
+from holdfast.controller.spec import Spec, read_spec, sole_use, write_spec
 from holdfast.core import events as ev
 from holdfast.core.changed_settings import ChangedSettings
 from holdfast.core.retention import Retention
@@ -45,7 +47,9 @@ from holdfast.space.value_names import value_names
 from holdfast.space.variants import VariantPlan
 from holdfast.stopper import resolve_stopper
 from holdfast.storage.address import parse
+from holdfast.storage.layout import Root
 from holdfast.storage.local import write_atomic
+from holdfast.storage.remote_root import Remote, remote_of
 from holdfast.trainable.pickling import (
     StoredObjects,
     dump_objects,
@@ -307,7 +311,7 @@ def _write(root: Root, spec: Spec, files: dict[Path, bytes], start: str) -> None
     try:
         root.objects.mkdir(parents=True, exist_ok=True)
         with sole_use(root):
-            if root.was_started():  # by somebody who was faster
+            if was_started(root):  # by somebody who was faster
                 raise _exists(root.path)
             root.spec_file.unlink(missing_ok=True)  # of an experiment that was made here before and never run
             for path, content in files.items():
@@ -337,7 +341,7 @@ def _publish(root: Root, remote: Remote, run_config: RunConfig) -> None:
     assert run_config.sync_config is not None
     try:
         if not remote.publish(root, unfenced=run_config.sync_config.unfenced_store):
-            if remote.was_started():  # by somebody who was faster
+            if was_started_in_store(remote):  # by somebody who was faster
                 raise _exists(remote.url)
             remote.replace_unstarted(root)
     except StorageError as error:
@@ -360,7 +364,7 @@ def _choose_remote(base: Remote, stem: str, run_config: RunConfig) -> Root:
     """The mirror of an experiment that is not yet in the store; an old mirror of another one is set aside."""
     remote = base.below(stem)
     for number in range(2, MAX_NAME_TRIES):
-        if not remote.exists() or not remote.was_started():
+        if not remote.exists() or not was_started_in_store(remote):
             break
         if run_config.name is not None and run_config.if_exists != "new":
             raise _exists(remote.url)
@@ -379,7 +383,7 @@ def _choose_remote(base: Remote, stem: str, run_config: RunConfig) -> Root:
 
 def _named_root(path: Path, if_exists: str) -> Root:
     root = Root(path)
-    if not root.exists() or not root.was_started():
+    if not root.exists() or not was_started(root):
         return root
     if if_exists == "new":
         return _free_root(path)

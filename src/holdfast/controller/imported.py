@@ -14,12 +14,13 @@ from typing import TYPE_CHECKING, Any
 
 from holdfast.config import RunConfig, TuneConfig
 from holdfast.controller.overrides import given_settings
-from holdfast.controller.spec import Root, Spec
+from holdfast.controller.spec import Spec
 from holdfast.core import events as ev
 from holdfast.core.state import State
 from holdfast.errors import InvalidInputError
 from holdfast.space.nested import is_grid
 from holdfast.space.objects import is_marker
+from holdfast.storage.layout import Root
 
 if TYPE_CHECKING:
     from holdfast.controller.loop import Controller

@@ -41,13 +41,14 @@ from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.overrides import BEGIN_FROM, OBJECTIVE, Taken, change_of, take_again
 from holdfast.controller.references import check_references
 from holdfast.controller.remote_experiment import open_root
-from holdfast.controller.spec import Root, Spec, read_spec, sole_use
+from holdfast.controller.spec import Spec, read_spec, sole_use
 from holdfast.errors import InvalidInputError, ObjectDamagedError
-from holdfast.messages.visible import shortened
+from holdfast.messages.shortened import shortened
 from holdfast.messages.warn import warn_user
 from holdfast.space.domains import Categorical, Domain, Function
 from holdfast.space.objects import extract_objects, is_marker
 from holdfast.stopper import resolve_stopper
+from holdfast.storage.layout import Root
 from holdfast.trainable.changed_code import difference, is_stored_code
 from holdfast.trainable.pickling import (
     dump_objects,

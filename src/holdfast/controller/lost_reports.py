@@ -17,14 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO, NamedTuple
 
-from holdfast.callbacks.json_logger import RESULT_FILE
-from holdfast.controller.evidence import TRIAL_ID, trial_folders
+from holdfast.controller.evidence import TRIAL_ID, Known, trial_folders, unknown_checkpoints
 from holdfast.core import events as ev
 from holdfast.core.state import State
 from holdfast.display.words import plural
 from holdfast.errors import DamageError, JournalDamagedError
 from holdfast.journal.durable_mark import is_blank
+from holdfast.journal.identity import uid_of
 from holdfast.journal.records import read_events
+from holdfast.storage.layout import RESULT_FILE, Root
 from holdfast.storage.untrusted import open_regular
 
 SLACK_S = 1.0
@@ -95,6 +96,16 @@ def lost_reports(root: Path, state: State, uid: str, *, created_at: float = 0.0)
         LostReports(rows.file, rows.trial_id, rows.rows, reports[state.by_id.get(rows.trial_id, -1)]) for rows in more
     ]
     return [each for each in found if each.rows > each.reports]
+
+
+def was_started(root: Root) -> bool:
+    """Whether a driver has ever claimed the experiment in this directory, even if its history is lost."""
+    if root.has_history():
+        return True
+    uid, nothing = uid_of(root.path), State()
+    return bool(uid) and bool(
+        unknown_checkpoints(root.path, Known(nothing, uid, finished=True)) or lost_reports(root.path, nothing, uid)
+    )
 
 
 def still_lost(found: list[LostReports], state: State) -> list[LostReports]:

@@ -14,12 +14,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
-from holdfast.controller.spec import Root, Spec
+from holdfast.controller.spec import Spec
 from holdfast.core.state import State
 from holdfast.errors import DamageError, ExperimentExistsError, ObjectDamagedError
 from holdfast.messages.warn import warn_user
 from holdfast.space.objects import is_marker
 from holdfast.storage.crashpoint import crashpoint
+from holdfast.storage.layout import Root
 from holdfast.storage.local import write_atomic
 from holdfast.trainable.pickling import OWN_FILE
 from holdfast.trainable.sealed import Content, damaged, is_own_file, read_object, seal

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from holdfast.config import RunConfig, TuneConfig
 from holdfast.core import events as ev
 from holdfast.errors import InvalidInputError
-from holdfast.messages.visible import shortened
+from holdfast.messages.shortened import shortened
 from holdfast.messages.warn import warn_user
 
 CODE = {"search_alg", "scheduler", "trial_name_creator", "trial_dirname_creator", "stop", "callbacks"}

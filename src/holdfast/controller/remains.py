@@ -13,11 +13,11 @@ from typing import Any
 
 import msgspec
 
-from holdfast.callbacks.json_logger import PARAMS_FILE, RESULT_FILE
 from holdfast.checkpoints.names import MANIFEST, index_of
 from holdfast.controller.evidence import TRIAL_ID, Unknown, read_manifest
 from holdfast.errors import DamageError
 from holdfast.space.naming import why_no_name
+from holdfast.storage.layout import PARAMS_FILE, RESULT_FILE
 from holdfast.storage.untrusted import open_regular, read_regular
 from holdfast.views.trials import ERROR_FILE
 

@@ -19,11 +19,11 @@ from holdfast.checkpoints.remote_job_threads import AnyJob, AnyOutcome, RemoteJo
 from holdfast.checkpoints.remote_jobs import RemoteJobPerformer
 from holdfast.checkpoints.stage_sending import SendsStages
 from holdfast.config import SyncConfig
-from holdfast.controller.backends import CheckpointJobs, Durability, JobContext
+from holdfast.controller.backends import CheckpointJobs, JobContext
 from holdfast.controller.evidence import Known, is_only_in_store, records_lost, unknown_checkpoints, unknown_in_store
 from holdfast.controller.file_sync import FileSync, LogUploads
 from holdfast.controller.remote_checkpoint_jobs import RemoteCheckpointJobEdge, most_uncommitted
-from holdfast.controller.remote_experiment import SPEC, mirrored_in
+from holdfast.controller.remote_experiment import mirrored_in
 from holdfast.controller.shipped_journal import (
     ObjectsFirst,
     Setbacks,
@@ -34,7 +34,6 @@ from holdfast.controller.shipped_journal import (
     taken_over,
     why_give_up,
 )
-from holdfast.controller.spec import Root
 from holdfast.core.retention import Retention
 from holdfast.core.state import State
 from holdfast.errors import (
@@ -48,10 +47,11 @@ from holdfast.errors import (
 )
 from holdfast.journal.claims import Claim
 from holdfast.journal.epoch import claim_epoch, withdraw
-from holdfast.journal.log import Journal
+from holdfast.journal.log import Durability, Journal
 from holdfast.shipping import parts
 from holdfast.shipping.restore_mirror import RestoredMirror, claim_remote, restore_mirror
 from holdfast.shipping.shipper import Shipper, ShippingTrouble, ShipStart
+from holdfast.storage.layout import SPEC, Root
 from holdfast.storage.locks import lock
 from holdfast.storage.store import Store
 

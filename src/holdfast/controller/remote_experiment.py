@@ -1,6 +1,6 @@
-"""An experiment in a remote store, and its local mirror: where both are, and how they are created and opened.
+"""The local mirror of an experiment in a remote store: where it is, and how it is created and opened.
 
-Owns the location of mirrors, the first upload of a new experiment, and opening an existing one. Readers open a mirror
+Owns the location of mirrors, and opening an existing experiment. Readers open a mirror
 or a cached copy of it; only a driver, by its claim, may change one.
 """
 
@@ -9,142 +9,23 @@ from __future__ import annotations
 import hashlib
 import os
 import uuid
-from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 from holdfast.config import Environment
-from holdfast.config.secrets import refuse_secrets
-from holdfast.controller.evidence import Known, unknown_in_store
-from holdfast.controller.spec import PRIVATE, Root
-from holdfast.core.state import State
 from holdfast.errors import (
     ExperimentExistsError,
     ExperimentNotFoundError,
-    InvalidInputError,
-    ObjectMissingError,
     StorageError,
 )
-from holdfast.journal.identity import uid_in
-from holdfast.storage.address import Address, is_remote, parse, unwrapped, within
+from holdfast.storage.address import parse
+from holdfast.storage.layout import PRIVATE, SPEC, Root
 from holdfast.storage.local import write_atomic
-from holdfast.storage.probe import probe
-from holdfast.storage.store import Sending, Store, create_once
+from holdfast.storage.remote_root import Remote, remote_of
 
-SPEC = f"{PRIVATE}/spec.json"
-OBJECTS = f"{PRIVATE}/objects"
-REMOVING = f"{PRIVATE}/removing"  # says in a store that the experiment is being removed
 DEFAULT_CACHE = "~/.cache/holdfast"
 ELSEWHERE = "mirror.path"  # names the mirror if the user wanted it in another place
 MIRROR_OF = f"{PRIVATE}/mirror.of"  # in such a mirror: the experiment that it is one of
-
-
-class Remote:
-    """The store's side of one experiment."""
-
-    def __init__(self, address: Address, filesystem: Any = None) -> None:
-        self.address = address
-        self.filesystem = filesystem
-
-    @cached_property
-    def store(self) -> Store:
-        """The connection; made when it is first needed."""
-        from holdfast.storage.agent_client import connect
-
-        return connect(self.address, filesystem=self.filesystem)
-
-    @property
-    def url(self) -> str:
-        """What a person types to get here again."""
-        return self.address.path if self.filesystem is not None else str(self.address)
-
-    @property
-    def identity(self) -> str:
-        """Its place, however its address is spelled.
-
-        Whose server it is does not count, because that may change while the experiment stays. If two servers have one
-        of the same address, restoring the mirror distinguishes them.
-        """
-        if self.filesystem is not None:
-            return f"{hash_of(self.filesystem)}:{self.address.path}"
-        return self.address.url
-
-    @property
-    def name(self) -> str:
-        """What the experiment is called there."""
-        return self.address.path.rpartition("/")[2] or self.address.bucket
-
-    def below(self, name: str) -> Remote:
-        """The place of this name below this one."""
-        return Remote(self.address / name, self.filesystem)
-
-    def exists(self) -> bool:
-        """Is there an experiment exactly here, whole or damaged? One that is being removed is none."""
-        if self.has_spec():
-            return True
-        return bool(self.store.list(f"{PRIVATE}/parts/")) and self.store.stat(REMOVING) is None
-
-    def has_spec(self) -> bool:
-        """Whether the file is there that makes it an experiment."""
-        return self.store.stat(SPEC) is not None
-
-    def was_started(self) -> bool:
-        """Has a driver ever claimed it?"""
-        if any(self.store.list(f"{PRIVATE}/{part}/") for part in ("parts", "epochs", "marks")):
-            return True
-        # Committed checkpoints without any history: it was started, and its history is lost.
-        try:
-            uid = uid_in(self.store.get(SPEC))
-        except ObjectMissingError:
-            return False
-        return bool(uid) and bool(unknown_in_store(self.store, Known(State(), uid, finished=True)))
-
-    def publish(self, root: Root, *, unfenced: bool) -> bool:
-        """Make a new experiment exist in the store, the file that says so last.
-
-        Returns:
-            False if somebody else's is there.
-
-        Raises:
-            UnsafeStoreError: The store cannot keep two drivers apart, and nobody has said that this does not matter.
-            StorageError: It refuses or does not answer.
-        """
-        if not unfenced:
-            probe(self.store)
-        if self.exists():
-            return False
-        self.send_objects(root)
-        return create_once(self.store, SPEC, root.spec_file.read_bytes()) is None
-
-    def replace_unstarted(self, root: Root) -> None:
-        """Let this experiment take the place of one that was made here and never run."""
-        self.send_objects(root)
-        self.store.put(SPEC, root.spec_file.read_bytes())
-
-    def send_objects(self, root: Root) -> None:
-        """Upload what the user's objects are stored in."""
-        files = [path for path in root.objects.iterdir() if path.is_file() and not path.name.startswith(".")]
-        self.store.send([Sending(str(path), f"{OBJECTS}/{path.name}") for path in sorted(files)])
-
-
-def hash_of(filesystem: Any) -> str:
-    """A name for a file system object that an equal one has too, in another process; without its secrets."""
-    token = getattr(filesystem, "_fs_token_", "") or getattr(filesystem, "type_name", type(filesystem).__name__)
-    return hashlib.sha256(str(token).encode()).hexdigest()[:12]
-
-
-def remote_of(path: str | os.PathLike[str], filesystem: Any = None) -> Remote | None:
-    """The store that a path leads to; None if it is a local directory."""
-    text, filesystem = unwrapped(os.fspath(path), filesystem)
-    if filesystem is not None:
-        if "://" in text:
-            refuse_secrets("path", text)
-            raise InvalidInputError(
-                f"{text!r} with storage_filesystem={filesystem!r}: give the path inside that file system, without a "
-                "scheme."
-            )
-        return Remote(within(filesystem, text), filesystem)
-    return Remote(parse(text)) if is_remote(text) else None
 
 
 def mirror_root(remote: Remote, staging: str | None = None) -> Root:

@@ -6,7 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Protocol
 
 from holdfast.controller.opening import Opened, open_state
-from holdfast.controller.spec import Root
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.core import events as ev
 from holdfast.core.changed_settings import ChangedSettings
@@ -14,6 +13,7 @@ from holdfast.core.retention import Retention
 from holdfast.core.state import State, Trial
 from holdfast.core.user_facts import STOPPED_BY_USER
 from holdfast.journal.snapshot import SnapshotStore
+from holdfast.storage.layout import Root
 from holdfast.storage.local import REAL_DISK, Disk
 
 ResultOf = Callable[[State, Trial, Mapping[str, Any], float, float, int], dict[str, Any]]

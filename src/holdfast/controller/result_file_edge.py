@@ -19,11 +19,11 @@ from holdfast.callbacks.loggers import ErrorFiles, FileLogger
 from holdfast.callbacks.policy_log import PolicyLog
 from holdfast.controller.file_sync import files_since
 from holdfast.controller.history_reader import Past
-from holdfast.controller.spec import Root
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State
 from holdfast.journal.records import read_events
+from holdfast.storage.layout import Root
 from holdfast.views.trials import TrialList, TrialView
 
 FLUSH_S = 60.0

@@ -11,11 +11,11 @@ import time
 from collections.abc import Callable, Collection
 
 from holdfast.controller.notify import Audience
-from holdfast.controller.spec import Root
 from holdfast.core.state import State
 from holdfast.display.display import Ending
 from holdfast.errors import FencedError
 from holdfast.journal.epoch import holder
+from holdfast.storage.layout import Root
 
 logger = logging.getLogger("holdfast")
 

@@ -14,13 +14,12 @@ from contextlib import contextmanager
 
 from holdfast.checkpoints.jobs import DeleteJob, Job
 from holdfast.controller.fenced_uploads import FencedUploads
-from holdfast.controller.remote_experiment import OBJECTS
-from holdfast.controller.spec import Root
 from holdfast.errors import FencedError, JournalDamagedError, OwnershipError, StorageError, StoreDeniedError
 from holdfast.journal.log import Journal
 from holdfast.journal.reader import Position
 from holdfast.shipping import parts
 from holdfast.shipping.shipper import Shipper, ShippingTrouble
+from holdfast.storage.layout import OBJECTS, Root
 from holdfast.storage.store import Fetching, Replaced, Replacing, Sending, Stat, Store
 
 DENIED_S = 60.0

@@ -13,33 +13,24 @@ import contextlib
 import os
 import pickle
 import time
-from collections import deque
 from collections.abc import Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 import xxhash
 
-from holdfast.controller.evidence import Known, unknown_checkpoints
-from holdfast.controller.lost_reports import lost_reports
+from holdfast.controller.lost_reports import was_started
 from holdfast.core.retention import Retention
-from holdfast.core.state import State
 from holdfast.errors import DamageError, ExperimentNotFoundError, NewerFormatError, StorageError, StorageFullError
-from holdfast.journal.identity import uid_of
+from holdfast.storage.layout import PRIVATE, Root
 from holdfast.storage.local import is_full, write_atomic
 from holdfast.storage.untrusted import check_plain, not_regular, read_regular
 from holdfast.trainable.pickling import OWN_FILE, dump_value
 from holdfast.trainable.sealed import read_object, seal
 
-if TYPE_CHECKING:
-    from holdfast.controller.remote_experiment import Remote
-
 FORMAT = 1
 CHECKSUM = "checksum"
 LOCK_S = 60.0  # how long to wait for others who make or begin an experiment at the same place
-PRIVATE = ".holdfast"
-HISTORY = ("epochs", "journal", "snapshots", "parts", "marks")  # what drivers make below it; the last two in a store
 LATEST = 253_000_000_000.0  # the year 9987; dates of five digits cannot be written
 
 
@@ -75,77 +66,6 @@ class Spec(msgspec.Struct, kw_only=True):
     space: dict[str, dict[str, Any]] | None = None  # as ``describe_space`` says; None: written before there was this
 
 
-class Root:
-    """Paths below an experiment's root.
-
-    Attributes:
-        path: The local directory; of an experiment in a store, its mirror.
-        remote: The store's side of it; None if the directory is all there is.
-        uid: The experiment, once its facts were read.
-        new_objects: Names of files below ``objects`` that were written by now and are to be sent to the store. May be
-            used from several threads.
-    """
-
-    def __init__(self, path: str | Path, *, remote: Remote | None = None) -> None:
-        self.path = Path(path)
-        self.remote = remote
-        self.private = self.path / PRIVATE
-        self.spec_file = self.private / "spec.json"
-        self.objects = self.private / "objects"
-        self.trainable_file = self.objects / "trainable.pkl"
-        self.values_file = self.objects / "values.pkl"
-        self.settings_file = self.objects / "settings.pkl"
-        self.callback_states_file = self.objects / "callback-states.pkl"
-        self.logs = self.private / "logs"
-        self.uid = ""
-        self.new_objects: deque[str] = deque()
-
-    @property
-    def name(self) -> str:
-        """What the experiment is called here."""
-        return self.path.name if self.remote is None else self.remote.name
-
-    @property
-    def shown(self) -> str:
-        """Where the experiment is, for people and for a later restore."""
-        return str(self.path) if self.remote is None else self.remote.url
-
-    def object_written(self, path: Path) -> None:
-        """A file below ``objects`` is complete: the store needs it before any record that refers to it."""
-        if self.remote is not None:
-            self.new_objects.append(path.name)
-
-    def exists(self) -> bool:
-        """Is there an experiment exactly here, whole or damaged?"""
-        return self.private.is_dir() and (os.path.lexists(self.spec_file) or self._has_history())
-
-    def has_spec(self) -> bool:
-        """Whether the file is here that makes it an experiment."""
-        return self.spec_file.is_file()
-
-    def was_started(self) -> bool:
-        """Has a driver ever claimed it?"""
-        return self._has_history() or self._has_results()
-
-    def _has_history(self) -> bool:
-        """Whether anything is there that only a driver makes."""
-        return any(map(_holds_files, (self.private / name for name in HISTORY)))
-
-    def _has_results(self) -> bool:
-        """Whether it has committed checkpoints or reports: then it was started, and has lost its history."""
-        uid, nothing = uid_of(self.path), State()
-        return bool(uid) and bool(
-            unknown_checkpoints(self.path, Known(nothing, uid, finished=True)) or lost_reports(self.path, nothing, uid)
-        )
-
-
-def _holds_files(directory: Path) -> bool:
-    try:
-        return any(directory.iterdir())
-    except OSError:
-        return False
-
-
 @contextlib.contextmanager
 def sole_use(root: Root) -> Iterator[None]:
     """Keep other processes from making an experiment here, or beginning it, meanwhile.
@@ -154,7 +74,7 @@ def sole_use(root: Root) -> Iterator[None]:
     locked, so no file stays behind. Where that is not possible, or somebody holds it too long, a small gap is left.
     """
     try:
-        fd = -1 if root.was_started() else os.open(root.private, os.O_RDONLY)
+        fd = -1 if was_started(root) else os.open(root.private, os.O_RDONLY)
     except OSError:  # not there: whoever reads next says so better
         fd = -1
     if fd < 0:

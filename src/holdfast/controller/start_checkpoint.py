@@ -14,9 +14,9 @@ from pathlib import Path
 
 from holdfast.checkpoints.checkpoint import Checkpoint
 from holdfast.checkpoints.names import METADATA, is_internal
-from holdfast.controller.spec import PRIVATE, Root
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.storage.address import is_remote
+from holdfast.storage.layout import PRIVATE, Root
 
 ARCHIVE = "start.tar"
 DIRECTORY = f"{PRIVATE}/start"

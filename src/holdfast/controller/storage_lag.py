@@ -9,13 +9,13 @@ from __future__ import annotations
 from collections import deque
 from typing import Protocol
 
+from holdfast.controller.watches import LISTENING_S
 from holdfast.core import observations as ob
 
 LAG_S = 5.0
 """A lag that is worth an event: ten times what a healthy disk takes, and five times what a store does."""
 
 SAMPLE_S = 1.0
-LISTENING_S = 1.0  # between two looks; the rest of a longer gap the driver itself was away, or suspended
 
 
 class LaggingJournal(Protocol):

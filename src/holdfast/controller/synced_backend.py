@@ -32,7 +32,6 @@ from holdfast.config.environment import local_root
 from holdfast.config.secrets import refuse_secrets
 from holdfast.controller.backends import (
     CheckpointJobs,
-    Durability,
     JobContext,
     LocalBackend,
     local_checkpoint_jobs,
@@ -41,7 +40,7 @@ from holdfast.controller.checkpoint_jobs import CheckpointJobEdge, Workers
 from holdfast.controller.evidence import Known, unknown_checkpoints
 from holdfast.controller.loop import JournalWriter
 from holdfast.controller.opening import open_state
-from holdfast.controller.spec import Root, read_spec
+from holdfast.controller.spec import read_spec
 from holdfast.core import observations as ob
 from holdfast.core.state import State
 from holdfast.errors import (
@@ -53,8 +52,9 @@ from holdfast.errors import (
 )
 from holdfast.journal.claims import Claim
 from holdfast.journal.epoch import holder, released_mark
-from holdfast.journal.log import Journal
+from holdfast.journal.log import Durability, Journal
 from holdfast.storage.address import join_address, split_address
+from holdfast.storage.layout import Root
 from holdfast.sync.synced_copy import SyncedCopy
 from holdfast.sync.syncer_setting import resolve_syncer
 

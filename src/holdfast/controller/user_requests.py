@@ -18,9 +18,9 @@ from typing import NamedTuple
 from msgspec.structs import replace
 
 from holdfast.controller.changes import MARK as SETTINGS_MARK
-from holdfast.controller.remote_experiment import mirror_root, remote_of
+from holdfast.controller.remote_experiment import mirror_root
 from holdfast.controller.request_files import UserRequest, check_request, create_request, folder_of, path_of
-from holdfast.controller.spec import Root, read_spec
+from holdfast.controller.spec import read_spec
 from holdfast.core import events as ev
 from holdfast.core.events import Action
 from holdfast.errors import FencedError, InvalidInputError, RequestRefusedError, StorageError
@@ -28,7 +28,9 @@ from holdfast.journal.epoch import Holder, holder
 from holdfast.journal.reader import Position, read_journal
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.storage.address import parse
+from holdfast.storage.layout import Root
 from holdfast.storage.local import look_anew
+from holdfast.storage.remote_root import remote_of
 
 WAIT_S = 15.0
 """How long an answer is waited for: a driver that writes to a slow disk, or runs a slow callback, looks late."""

@@ -15,6 +15,9 @@ import msgspec
 if TYPE_CHECKING:
     from holdfast.core.state import CheckpointRecord, State, Trial
 
+DEFAULT_METRIC = "_metric"
+"""The key of a number that was returned or reported without a name."""
+
 _WORST = -math.inf
 
 

@@ -10,9 +10,6 @@ that is stored.
 from __future__ import annotations
 
 import re
-from typing import Any
-
-MAX_REPR_CHARS = 2_000
 
 _COLOUR = re.compile(r"(\x1b\[[0-9;:]*m)")
 _SPACES = frozenset("\xa0\u2000\u2001\u2002\u2003\u2004\u2005\u2006\u2007\u2008\u2009\u200a\u202f\u205f\u3000")
@@ -22,15 +19,6 @@ _ZONES = re.compile(r"[^\x20-\x7e]+")
 def visible(text: str) -> str:
     """The text with everything that is not printable as an escape. Line breaks and tabs too."""
     return text if text.isprintable() else _ZONES.sub(_escaped, text)
-
-
-def shortened(value: Any) -> str:
-    """``repr(value)``, cut to a length that fits into a message, whatever the object does."""
-    try:
-        text = repr(value)
-    except Exception:
-        text = f"<{type(value).__name__} object>"
-    return text if len(text) <= MAX_REPR_CHARS else text[:MAX_REPR_CHARS] + "..."
 
 
 def visible_lines(text: str) -> str:

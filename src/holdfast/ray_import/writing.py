@@ -18,7 +18,7 @@ from holdfast.checkpoints.syscalls import rename_noreplace
 from holdfast.config import CheckpointConfig, FailureConfig, RunConfig, TuneConfig
 from holdfast.controller.experiment import Settings
 from holdfast.controller.opening import open_state
-from holdfast.controller.spec import Root, Spec, write_spec
+from holdfast.controller.spec import Spec, write_spec
 from holdfast.core import events as ev
 from holdfast.errors import DamageError, ExperimentExistsError, InvalidInputError, JournalDamagedError
 from holdfast.journal.epoch import claim_epoch
@@ -28,6 +28,7 @@ from holdfast.ray_import.facts import FINAL, RayExperiment
 from holdfast.ray_import.imported_history import ImportCounts, ImportedHistory
 from holdfast.space.naming import trial_id, why_no_name
 from holdfast.storage.crashpoint import crashpoint
+from holdfast.storage.layout import Root
 from holdfast.storage.local import fsync_dir, write_atomic
 from holdfast.trainable.pickling import dump_objects, dump_settings
 from holdfast.trainable.sealed import digest_of

@@ -7,7 +7,6 @@ import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.controller.spec import PRIVATE
 from holdfast.core.retention import lookup
 from holdfast.core.state import Trial
 from holdfast.errors import ExperimentNotFoundError, InvalidInputError
@@ -20,6 +19,7 @@ from holdfast.results.history import open_history
 from holdfast.results.result import Result
 from holdfast.results.sources import FoldedTrial
 from holdfast.storage.address import is_remote, parse
+from holdfast.storage.layout import PRIVATE
 from holdfast.views.trials import TrialView
 
 if TYPE_CHECKING:

@@ -26,12 +26,11 @@ from holdfast.core import events as ev
 from holdfast.core.state import WorkerFacts
 from holdfast.display.words import size_text
 from holdfast.errors import IllegalTransitionError
-from holdfast.results.curves import Curves
+from holdfast.results.curves import NAN, Curves
 from holdfast.results.story import driver_words, failure_words
 
 RUNNING, FINISHED, PAUSED, FAILED, ERRORED, INTERRUPTED = range(6)
 OUTCOMES = ("running", "finished", "paused", "failed", "errored", "interrupted")
-NAN = float("nan")
 
 MAX_INCIDENTS = 10_000
 """Later ones are counted only."""

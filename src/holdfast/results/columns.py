@@ -31,7 +31,7 @@ from holdfast.core.state import Trial
 from holdfast.display.words import value_text
 from holdfast.errors import InvalidInputError
 from holdfast.journal.reader import START
-from holdfast.results.curves import Curves
+from holdfast.results.curves import NAN, Curves
 from holdfast.results.history import History
 from holdfast.results.packing import MISSING, PackedColumn, pack
 from holdfast.space.exact import SCALARS, shown
@@ -41,7 +41,6 @@ MAX_TEXT = 1000
 """Longer texts are cut: a table shows less, and whoever asks for the trial gets all of it."""
 
 MAX_EXACT = 1 << 53
-NAN = float("nan")
 _ABSENT = object()
 
 Getter = Callable[[Trial], Any]

@@ -28,7 +28,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.controller.opening import Progress
-from holdfast.controller.remote_experiment import Remote, remote_of
 from holdfast.core import events as ev
 from holdfast.core.transitions import apply, check_known
 from holdfast.display.tracker import ProgressTracker
@@ -46,6 +45,7 @@ from holdfast.results.history import History, has_local_driver, heard_of, open_h
 from holdfast.results.report_data import experiment_facts, objective_of, phase_of, trial_details
 from holdfast.results.story import ExperimentTeller, StoryLine, experiment_story, trial_story
 from holdfast.storage.address import is_remote
+from holdfast.storage.remote_root import Remote, remote_of
 from holdfast.storage.store import Store
 
 PATIENCE_S = 5.0  # with a store whose experiment is driven from this machine, which knows more anyway

@@ -24,8 +24,8 @@ from holdfast.controller.evidence import (
 )
 from holdfast.controller.lost_reports import lost_reports, reports_lost, still_lost
 from holdfast.controller.opening import Opened, Progress, collector_paused, open_state
-from holdfast.controller.remote_experiment import Remote, mirror_root, open_root, remote_of
-from holdfast.controller.spec import Root, Spec, read_spec
+from holdfast.controller.remote_experiment import mirror_root, open_root
+from holdfast.controller.spec import Spec, read_spec
 from holdfast.core.retention import Retention
 from holdfast.core.state import CheckpointRecord, State, Trial
 from holdfast.errors import FencedError, JournalDamagedError
@@ -36,6 +36,8 @@ from holdfast.journal.trial_index import TrialIndex
 from holdfast.results.settlement import Settlement
 from holdfast.space.objects import known_objects
 from holdfast.storage.address import LOCAL, parse, type_of
+from holdfast.storage.layout import Root
+from holdfast.storage.remote_root import Remote, remote_of
 from holdfast.views.results import ResultBuilder, RowFolder
 from holdfast.views.trial_rows import TrialRows
 from holdfast.views.trials import ExperimentInfo, TrialView, place_of, shown_root, trial_dirname, trial_name

@@ -10,8 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from holdfast.controller.remote_experiment import Remote, remote_of
-from holdfast.controller.spec import Root
 from holdfast.core.retention import lookup
 from holdfast.errors import NoResultError, TrialError
 from holdfast.messages.visible import visible
@@ -20,6 +18,8 @@ from holdfast.results.dataframes import frame_of
 from holdfast.results.history import History, open_history, remote_filesystem
 from holdfast.results.sources import FoldedTrial, RemoteTrialFiles, TrialFiles, TrialSource
 from holdfast.storage.address import parse
+from holdfast.storage.layout import Root
+from holdfast.storage.remote_root import Remote, remote_of
 
 if TYPE_CHECKING:
     from holdfast.checkpoints.checkpoint import Checkpoint

@@ -7,7 +7,7 @@ import shlex
 import socket
 
 from holdfast.checkpoints.names import checkpoint_name
-from holdfast.controller.remote_experiment import mirror_root, remote_of
+from holdfast.controller.remote_experiment import mirror_root
 from holdfast.display.words import plural
 from holdfast.errors import FencedError, JournalDamagedError
 from holdfast.journal.reader import START, Position, read_journal
@@ -15,6 +15,7 @@ from holdfast.journal.segments import parse_name
 from holdfast.results.history import History
 from holdfast.shipping.parts import PLACES
 from holdfast.shipping.progress_file import Shipped, read_note
+from holdfast.storage.remote_root import remote_of
 from holdfast.views.trials import trial_dirname
 
 

@@ -16,19 +16,16 @@ from holdfast.checkpoints import scratch
 from holdfast.checkpoints.checkpoint import Checkpoint
 from holdfast.checkpoints.names import index_of
 from holdfast.checkpoints.remote_place import StoreFilesystem
-from holdfast.controller.remote_experiment import Remote
 from holdfast.core.state import CheckpointRecord, Status, Trial, UserNote
 from holdfast.errors import DamageError, NoResultError, TrialError
 from holdfast.results.history import History
 from holdfast.results.raised import trial_error
 from holdfast.storage.address import parse
+from holdfast.storage.layout import PARAMS_FILE, PROGRESS_FILE, RESULT_FILE
+from holdfast.storage.remote_root import Remote
 from holdfast.storage.store import Fetching
 from holdfast.storage.untrusted import read_regular
 from holdfast.views.trials import ERROR_FILE, ExperimentInfo, checkpoint_at, trial_dirname
-
-RESULT_FILE = "result.json"
-PROGRESS_FILE = "progress.csv"
-PARAMS_FILE = "params.json"
 
 
 class TrialSource(Protocol):

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from holdfast.config.arguments import KnownArguments
-from holdfast.core.retention import lookup
+from holdfast.core.retention import DEFAULT_METRIC, lookup
 from holdfast.errors import InvalidInputError
 from holdfast.messages.warn import warn_user
 from holdfast.space.rng import Rng
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from holdfast.schedulers.view import ExperimentView
     from holdfast.views.trials import TrialView
 
-DEFAULT_METRIC = "_metric"
 MAX_KEYS_SHOWN = 10
 
 CORRECT_IT = "Nothing was lost: correct it, then call Tuner.restore(path, tune_config=TuneConfig(scheduler=...))."

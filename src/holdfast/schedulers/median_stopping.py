@@ -11,9 +11,9 @@ from bisect import bisect_left, bisect_right, insort
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from holdfast.core.retention import lookup
+from holdfast.core.retention import DEFAULT_METRIC, lookup
 from holdfast.errors import InvalidInputError
-from holdfast.schedulers.base import DEFAULT_METRIC, TrialScheduler, check_numbers, number
+from holdfast.schedulers.base import TrialScheduler, check_numbers, number
 
 if TYPE_CHECKING:
     from holdfast.schedulers.view import ExperimentView

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from holdfast.core.requests import WAITING
 from holdfast.core.retention import lookup
 from holdfast.core.state import Status, Stored
 from holdfast.errors import InvalidInputError, NoResultError
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger("holdfast")
 
-WAITING = (Status.PENDING, Status.PAUSED)
 FILLING, EXPLOITING = 0, 1
 """What random numbers are for: each use has a stream of its own."""
 

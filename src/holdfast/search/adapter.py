@@ -12,10 +12,10 @@ from collections.abc import Mapping, Sequence
 from importlib import import_module
 from typing import Any, NamedTuple
 
-from holdfast.core.retention import lookup
+from holdfast.core.retention import DEFAULT_METRIC, lookup
 from holdfast.errors import InvalidInputError
 from holdfast.messages.warn import warn_user
-from holdfast.schedulers.base import DEFAULT_METRIC, number
+from holdfast.schedulers.base import number
 from holdfast.search.axes import Axis, axis_of
 from holdfast.search.parameters import Parameters, has_objects
 from holdfast.search.points import Point, read_point

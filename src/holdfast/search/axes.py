@@ -13,12 +13,10 @@ from statistics import NormalDist
 from typing import Any, Literal
 
 from holdfast.errors import InvalidInputError
+from holdfast.search.parameters import TAIL
 from holdfast.space.domains import Categorical, Domain, Float, Integer, LogUniform, Normal, Quantized, Uniform
 
 Kind = Literal["float", "int", "option", "normal"]
-
-TAIL = 1e-9
-"""How near to 0 and 1 the share of an unbounded domain may come."""
 
 
 @dataclass(frozen=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import msgspec
 
-from holdfast.core.retention import lookup
+from holdfast.core.retention import DEFAULT_METRIC, lookup
 from holdfast.errors import InvalidInputError
-from holdfast.schedulers.base import DEFAULT_METRIC, number
+from holdfast.schedulers.base import number
 from holdfast.schedulers.hb_dehb import BUDGET_KEY
 from holdfast.search.parameters import Parameters, value_at
 from holdfast.search.points import Point, read_point

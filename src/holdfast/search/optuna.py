@@ -13,7 +13,7 @@ from functools import partial
 from numbers import Real
 from typing import Any
 
-from holdfast.core.retention import lookup
+from holdfast.core.retention import DEFAULT_METRIC, lookup
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.messages.warn import warn_user
 from holdfast.search.optuna_space import (
@@ -34,7 +34,6 @@ from holdfast.search.spaces import has_domains
 from holdfast.space.nested import SCALARS, flatten_dict, unflatten_dict
 from holdfast.space.variants import check_points
 
-DEFAULT_METRIC = "_metric"
 DEFAULT_STUDY = "optuna"
 DIRECTIONS = {"min": "minimize", "max": "maximize"}
 

@@ -19,9 +19,8 @@ from holdfast.errors import ExperimentNotFoundError, InvalidInputError
 from holdfast.journal.records import read_events
 from holdfast.space.exact import unpack
 from holdfast.storage.address import is_remote, parse
+from holdfast.storage.layout import SPEC
 from holdfast.views.results import ResultBuilder, RowFolder
-
-SPEC = ".holdfast/spec.json"
 
 
 class EvaluatedPoint(NamedTuple):

@@ -44,6 +44,7 @@ from holdfast.shipping.remote_holder import MAX_TRIES, RemoteListing, judge, loo
 from holdfast.shipping.remote_tree import RemoteTree, compare, end_of, keep_own_files, sync_tree
 from holdfast.shipping.shipper import ShipStart
 from holdfast.storage.crashpoint import crashpoint
+from holdfast.storage.layout import PRIVATE, SPEC
 from holdfast.storage.local import REAL_DISK, fsync_dir
 from holdfast.storage.locks import lock, who_holds
 from holdfast.storage.mounts import free_bytes
@@ -52,8 +53,6 @@ from holdfast.storage.untrusted import read_regular
 
 Case = Literal["absent", "equal", "ahead", "behind", "diverged"]
 
-PRIVATE = ".holdfast"
-SPEC = f"{PRIVATE}/spec.json"
 
 LOCK_S = 120.0
 """How long to wait for another process that restores the same mirror."""

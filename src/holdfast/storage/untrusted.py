@@ -15,8 +15,8 @@ import stat
 from collections.abc import Iterator
 
 from holdfast.errors import DamageError
+from holdfast.storage.options import MB
 
-MB = 1024 * 1024
 SMALL_BYTES = 64 * MB
 """Most of any file that is read whole and is neither a journal's nor a snapshot's."""
 

@@ -11,6 +11,7 @@ from collections.abc import Iterator, Mapping
 from numbers import Number
 from typing import TYPE_CHECKING, Any
 
+from holdfast.core.retention import DEFAULT_METRIC
 from holdfast.errors import UsageError
 from holdfast.messages.warn import hint
 from holdfast.trainable.context import TuneContext, warn_outside
@@ -68,7 +69,7 @@ def _merged(metrics: Any, kwargs: dict[str, Any]) -> Any:
     if metrics is None:
         return kwargs
     if isinstance(metrics, Number):
-        return {"_metric": metrics, **kwargs}
+        return {DEFAULT_METRIC: metrics, **kwargs}
     return {**metrics, **kwargs} if isinstance(metrics, Mapping) else metrics
 
 

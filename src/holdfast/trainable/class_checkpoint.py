@@ -15,7 +15,7 @@ import msgspec
 from holdfast.checkpoints.names import DICT_FILE
 from holdfast.checkpoints.verified import ensure
 from holdfast.errors import InvalidInputError
-from holdfast.messages.visible import shortened
+from holdfast.messages.shortened import shortened
 
 COUNTERS_FILE = ".holdfast_trainable.json"
 OLD_SUFFIX = ".tune_metadata"

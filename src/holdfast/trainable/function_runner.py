@@ -11,8 +11,9 @@ from collections.abc import Callable, Generator
 from numbers import Number
 from typing import Any
 
+from holdfast.core.retention import DEFAULT_METRIC
 from holdfast.errors import InvalidInputError
-from holdfast.messages.visible import shortened
+from holdfast.messages.shortened import shortened
 from holdfast.trainable.metrics import only_number
 from holdfast.trainable.session import Session, start_of
 
@@ -142,7 +143,7 @@ def _report_output(output: Any, report: Callable[[dict[str, Any]], None]) -> Non
         if output:
             report(output)
     elif isinstance(output, Number) or only_number(output) is not None:
-        report({"_metric": output})
+        report({DEFAULT_METRIC: output})
     elif not _is_empty(output):
         raise InvalidInputError(
             f"a trainable must return or yield a dict of metrics or a single number, got {type(output).__name__}: "

@@ -16,7 +16,7 @@ from fractions import Fraction
 from typing import Any
 
 from holdfast.errors import InvalidInputError, InvalidTypeError
-from holdfast.messages.visible import shortened
+from holdfast.messages.shortened import shortened
 from holdfast.messages.warn import hint
 
 log = logging.getLogger("holdfast")

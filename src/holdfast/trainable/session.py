@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from holdfast.checkpoints import dict_place
 from holdfast.core.observations import Hint, Report, Saved, SealedStage, Waiting, WorkerMessage
 from holdfast.errors import InternalError, InvalidTypeError, UsageError
-from holdfast.messages.visible import shortened
+from holdfast.messages.shortened import shortened
 from holdfast.messages.warn import set_listener
 from holdfast.storage.address import join_address
 from holdfast.trainable.failures import is_full, message_of

@@ -17,11 +17,13 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from holdfast.cli.listing import experiments_below, facts_or_damage
-from holdfast.controller.remote_experiment import SPEC, can_open, remote_of
+from holdfast.controller.remote_experiment import can_open
 from holdfast.errors import ExperimentNotFoundError, TuneError
 from holdfast.journal.epoch import holder
 from holdfast.journal.identity import uid_in, uid_of
 from holdfast.storage.address import parse
+from holdfast.storage.layout import SPEC
+from holdfast.storage.remote_root import remote_of
 from holdfast.ui.source import Source
 from holdfast.ui.watch import Busy, FollowedExperiment
 

@@ -6,10 +6,11 @@ Owns the way from the page to the readers in `results`. Used by one thread only.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from holdfast.checkpoints.names import checkpoint_name
+from holdfast.controller.opening import Progress
 from holdfast.controller.user_requests import find_live
 from holdfast.core.state import Trial
 from holdfast.errors import DamageError, TuneError
@@ -22,7 +23,6 @@ from holdfast.results.report_data import trial_facts
 from holdfast.results.shipped import is_driven_locally
 from holdfast.results.story import StoryLine
 
-Progress = Callable[[int, int], None]
 """Is told how many bytes of the journal were read, and how many there are."""
 
 FULL_PASS = ("best/", "min/", "max/")

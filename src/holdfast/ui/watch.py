@@ -18,8 +18,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
+from holdfast.controller.opening import Progress
 from holdfast.errors import TuneError
-from holdfast.ui.source import Progress, Source, SourceChange
+from holdfast.ui.source import Source, SourceChange
 
 POLL_S = 0.25
 """How often a followed experiment is looked at; of one in a store, which has to be listed, REMOTE_POLL_S."""

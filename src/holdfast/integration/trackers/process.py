@@ -23,11 +23,12 @@ from typing import IO, Any
 
 import cloudpickle
 
-from holdfast.controller.spec import Root, read_spec
+from holdfast.controller.spec import read_spec
 from holdfast.errors import FencedError, OwnershipError
 from holdfast.integration.trackers.exporter import Behind, Exporter, sole_exporter
 from holdfast.integration.trackers.projection import Projection
 from holdfast.integration.trackers.runs import Target
+from holdfast.storage.layout import Root
 from holdfast.views.trials import ExperimentInfo
 
 logger = logging.getLogger("holdfast")
