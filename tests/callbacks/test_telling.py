@@ -15,7 +15,7 @@ from holdfast.callbacks.loggers import ErrorFiles, FileLogger
 from holdfast.controller.advice import Advisor
 from holdfast.controller.callback_edge import CallbackEdge
 from holdfast.controller.display_edge import DisplayEdge
-from holdfast.controller.history_reader import Past
+from holdfast.controller.history_reader import HistoryReader
 from holdfast.controller.notify import Audience, Notifier
 from holdfast.controller.result_file_edge import ErrorFileEdge, ResultFileEdge
 from holdfast.controller.run_notices import RunNotices
@@ -106,7 +106,7 @@ class Outside:
         writer, trials = FileWriter(), TrialList(world.state, world.info, world.builder)
         called = CallbackList(callbacks or [self.recorder], writer)
         loggers = [each for each in called.callbacks if isinstance(each, FileLogger)]
-        history = Past(place.path, RETENTION, world.builder)
+        history = HistoryReader(place.path, RETENTION, world.builder)
         facts = ExperimentFacts(name="exp", root=str(root), trainable="train")
         clock: Any = SimpleNamespace(now=lambda: world.at)
         journal: Any = self.journal

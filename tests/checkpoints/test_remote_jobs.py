@@ -47,8 +47,8 @@ def test_giving_up_a_commit_leaves_a_foreign_checkpoint_as_it_is(
     store: MemoryStore, mirror: Path, trial: Trial, damage: bytes
 ) -> None:
     """The key is another checkpoint's, or one of a later format: its files are all that somebody has."""
-    depot = RemoteJobPerformer(store, mirror)
-    foreign = depot.perform(commit_job(trial))
+    performer = RemoteJobPerformer(store, mirror)
+    foreign = performer.perform(commit_job(trial))
     assert isinstance(foreign, CommitEnded)
     assert foreign.digest
     manifest = "trial/checkpoint_000000/_manifest.json"

@@ -39,7 +39,7 @@ from holdfast.engines.cluster.node_store import NodeStore
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.storage.address import parse
 from holdfast.storage.store import Sending, Store
-from holdfast.storage.store_access import StoreAccess, adopt, grant, open_access
+from holdfast.storage.store_access import StoreAccess, adopt, make_access, open_access
 from holdfast.testing.memory_store import Fault, MemoryStore
 
 TRIAL = "t"
@@ -66,8 +66,8 @@ class Machine:
         self.courier = Courier(str(self.mirror), self._tell, (), starts)
         self.courier.add_node("b", "host-b")
         self.sender: NodeSender = NodeSender(self.courier, starts, str(self.mirror))
-        self.depot = RemoteJobPerformer(self.store, self.mirror)
-        self.depot.senders = self
+        self.performer = RemoteJobPerformer(self.store, self.mirror)
+        self.performer.senders = self
         self.why = ""
         monkeypatch.setattr(node_store, "open_access", self._open)
         self._warehouse = Warehouse(str(self.scratch), NodeStore(ACCESS, f"{self.scratch}/{FILES}"))
@@ -108,7 +108,9 @@ class Machine:
 
     def perform(self, job: Job | MirrorJob) -> Outcome | MirrorOutcome:
         (self.mirror / TRIAL).mkdir(exist_ok=True)
-        outcome: Outcome | MirrorOutcome = bringing(self.courier, self.depot.perform, self.depot.perform_there)(job)
+        outcome: Outcome | MirrorOutcome = bringing(
+            self.courier, self.performer.perform, self.performer.perform_on_node
+        )(job)
         return outcome
 
     def data_keys(self) -> list[str]:
@@ -428,7 +430,7 @@ def test_credentials_travel_and_what_belongs_to_one_machine_does_not() -> None:
         "GOOGLE_APPLICATION_CREDENTIALS": "/home/me/key.json",
         "PATH": "/bin",
     }
-    access = grant(parse("s3://bucket/e?region=eu"), environ, ("spec", b"content"))
+    access = make_access(parse("s3://bucket/e?region=eu"), environ, ("spec", b"content"))
     assert sorted(access.environ) == ["AWS_ACCESS_KEY_ID", "AWS_ENDPOINT_URL", "AWS_SECRET_ACCESS_KEY"]
     for shown in (repr(access), str(access), f"{access}", repr([access])):
         assert "very secret" not in shown
@@ -449,7 +451,7 @@ def test_keys_of_the_driver_take_the_place_of_the_nodes_and_otherwise_its_own_st
 def test_a_store_that_is_another_one_on_this_machine_is_refused(tmp_path: Path) -> None:
     """As at "localhost"; here it is a directory. A real agent is started."""
     (tmp_path / "spec").write_bytes(b"ours")
-    access = grant(parse(str(tmp_path)), {}, ("spec", b"ours"))
+    access = make_access(parse(str(tmp_path)), {}, ("spec", b"ours"))
     store = open_access(access)
     store.put("key", b"content")
     store.close()

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.controller import history_reader as past_module
-from holdfast.controller.history_reader import Past
+from holdfast.controller.history_reader import HistoryReader
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.errors import JournalDamagedError
@@ -27,7 +27,7 @@ class Experiment:
         self.root = root
         self.journal = Journal.create_or_append(root, claim_epoch(root), threaded=False)
         self.add(ev.EpochStarted(1.0, 1, "w", "h", 1), ev.WorkerJoined(1.0, 1, "h", "i", 5))
-        self.past = Past(root, Retention(), ResultBuilder())
+        self.past = HistoryReader(root, Retention(), ResultBuilder())
 
     def add(self, *events: ev.AnyEvent) -> None:
         self.journal.append([ev.encode(event) for event in events])

@@ -246,7 +246,7 @@ def test_whoever_holds_the_mirror_or_took_it_over_is_told_in_words_of_the_addres
     opened = open_backend()
     opened.start()
     with pytest.raises(ExperimentLockedError, match=r"^The experiment s3://bucket/exp is being written by") as locked:
-        opened.backend._claim_here(takeover=False)
+        opened.backend._claim_mirror(takeover=False)
     claim_epoch(opened.root.path, takeover=True)
     with pytest.raises(FencedError, match=r"^The experiment s3://bucket/exp was taken over by .*epoch 2") as fenced:
         opened.journal.append([b"late"])

@@ -58,7 +58,7 @@ class RemoteTrial:
         self.hanging = threading.Event()  # one of them has begun
         self.go_on = threading.Event()
         self.apply(ev.TrialCreated(1.0, 0, "id0", {}, ""), ev.TrialStarted(1.0, 0, 1))
-        self.depot = RemoteJobPerformer(self.store, self.root)
+        self.performer = RemoteJobPerformer(self.store, self.root)
         self.threads = RemoteJobThreads(lambda: None, self.perform)
         self.edge = self.make_edge()
         self.seen: list[Any] = []
@@ -78,7 +78,7 @@ class RemoteTrial:
         if isinstance(job, jobs.CommitJob) and job.index in self.hung:
             self.hanging.set()
             assert self.go_on.wait(DEADLINE_S)
-        return self.depot.perform(job)
+        return self.performer.perform(job)
 
     def apply(self, *events: ev.AnyEvent) -> None:
         for event in events:

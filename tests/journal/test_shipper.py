@@ -118,11 +118,11 @@ def test_a_rotation_between_the_look_at_the_journal_and_the_reading_leaves_no_ga
     monkeypatch.setattr(segment_writer_module, "SEGMENT_BYTES", 300)
     driver = lab.drive()
     driver.write(2)
-    records = driver.shipper._outbox
+    pending = driver.shipper._pending
     driver.append(30)
     driver.journal.sync()
     for synced in range(2, 33):
-        batch = records.collect(synced)
+        batch = pending.collect(synced)
         assert batch.seq == synced
         driver.journal.append([])
 

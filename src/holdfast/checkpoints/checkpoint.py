@@ -84,21 +84,21 @@ class Checkpoint:
     _temporary = False
     _pickle: bytes | None = None  # of a dict that has no directory yet
     _metadata: dict[str, Any] | None = None  # of such a dict
-    _far: RemotePlace | None = None
-    _near: str | None = None  # a directory that may hold a local copy
+    _remote: RemotePlace | None = None
+    _local_copy: str | None = None  # a directory that may hold a local copy
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None, *, verify: bool = True) -> None:
         text = os.fspath(path)
         refuse_secrets("path", text)
         if "://" in text or filesystem is not None:
-            from holdfast.checkpoints.remote_place import RemotePlace, is_far
+            from holdfast.checkpoints.remote_place import RemotePlace, is_remote_place
             from holdfast.storage.address import unwrapped
 
             text, filesystem = unwrapped(text, filesystem)
-            if is_far(text, filesystem):
-                self._far = RemotePlace(text, filesystem)
-                filesystem = self._far.stands_for
-        self.path = text if self._far is not None else _local_path(text)
+            if is_remote_place(text, filesystem):
+                self._remote = RemotePlace(text, filesystem)
+                filesystem = self._remote.stands_for
+        self.path = text if self._remote is not None else _local_path(text)
         self._filesystem = filesystem
         self._uuid = os.urandom(8).hex()
         if not verify:
@@ -128,10 +128,10 @@ class Checkpoint:
         return checkpoint
 
     @classmethod
-    def mirrored(cls, path: str, near: str, filesystem: Any = None, *, digest: str = "") -> Checkpoint:
-        """The same in a store; there may be a local copy at ``near``."""
+    def mirrored(cls, path: str, local_copy: str, filesystem: Any = None, *, digest: str = "") -> Checkpoint:
+        """The same in a store; there may be a local copy at ``local_copy``."""
         checkpoint = cls.saved(path, filesystem, digest=digest)
-        checkpoint._near = near
+        checkpoint._local_copy = local_copy
         return checkpoint
 
     @classmethod
@@ -289,9 +289,9 @@ class Checkpoint:
 
             path = os.path.join(tempfile.gettempdir(), f"holdfast_checkpoint_{self._uuid}")
         # Files that are here are compared while they are copied: reading them twice would gain nothing.
-        with self.as_directory(verify=verify and self._far is not None) as directory:
+        with self.as_directory(verify=verify and self._remote is not None) as directory:
             with self._told_damage():
-                if verify and self._far is None:
+                if verify and self._remote is None:
                     inspect(directory, self._digest)
                 return export(directory, os.path.abspath(os.fspath(path)), token=self._uuid, verify=verify)
 
@@ -311,7 +311,7 @@ class Checkpoint:
             StorageError: The storage refuses or does not answer.
         """
         verify = self._verify if verify is None else verify
-        if self._far is None:
+        if self._remote is None:
             self._require()
             if verify and not self._temporary:
                 from holdfast.checkpoints.verified import ensure
@@ -321,7 +321,7 @@ class Checkpoint:
             yield self.path
             return
         try:
-            with self._far.borrowed(self._near, digest=self._digest, verify=verify) as directory:
+            with self._remote.local_files(self._local_copy, digest=self._digest, verify=verify) as directory:
                 yield directory
         except ObjectMissingError:
             self._require()
@@ -355,7 +355,7 @@ class Checkpoint:
 
         if self.is_unwritten:
             return dict(self._metadata or {})
-        return read_metadata(self.path) if self._far is None else self._far.get_metadata()
+        return read_metadata(self.path) if self._remote is None else self._remote.get_metadata()
 
     def set_metadata(self, metadata: dict[str, Any]) -> None:
         """Replace the metadata: a dict of strings, numbers, booleans, lists and dicts.
@@ -372,24 +372,24 @@ class Checkpoint:
             if self.is_unwritten:
                 return
         self._require()
-        if self._far is None:
+        if self._remote is None:
             write_metadata(self.path, metadata)
         else:
-            self._far.set_metadata(encode_metadata(metadata))
+            self._remote.set_metadata(encode_metadata(metadata))
 
     def update_metadata(self, metadata: dict[str, Any]) -> None:
         """Set some keys of the metadata and leave the others."""
         self.set_metadata({**self.get_metadata(), **metadata})
 
     def _require(self) -> None:
-        if self._far is not None:
-            there = self._far.exists()
+        if self._remote is not None:
+            exists = self._remote.exists()
         else:
             if self._pickle is not None and not os.path.isdir(self.path):
                 del self.path  # the attempt that made it is over, or has reported it as a directory: make it anew
             # A checkpoint loses its manifest first when it is deleted.
-            there = os.path.isdir(self.path) and not os.path.exists(f"{self.path}/{names.TRASH_MARK}")
-        if not there:
+            exists = os.path.isdir(self.path) and not os.path.exists(f"{self.path}/{names.TRASH_MARK}")
+        if not exists:
             raise InvalidInputError(
                 f"{self!r} does not exist: there is no such directory. It may have been removed because newer or "
                 "better checkpoints replaced it; CheckpointConfig(num_to_keep=...) says how many are kept."
@@ -403,8 +403,8 @@ class Checkpoint:
                 with open(os.path.join(self.path, names.DICT_FILE), "rb") as file:
                     payload = file.read()
             return _unpickle, (type(self), payload)
-        if self._far is not None:
-            return _unpickle_far, (type(self), self.path, self._filesystem, self._digest, self._verify)
+        if self._remote is not None:
+            return _unpickle_remote, (type(self), self.path, self._filesystem, self._digest, self._verify)
         return super().__reduce_ex__(protocol)
 
     def __fspath__(self) -> str:
@@ -448,7 +448,7 @@ def _local_path(path: str) -> str:
     return os.path.abspath(unquote(parts.path))
 
 
-def _unpickle_far(
+def _unpickle_remote(
     kind: type[Checkpoint], path: str, filesystem: Any, digest: str | None = None, verify: bool = True
 ) -> Checkpoint:
     from holdfast.checkpoints.remote_place import StoreFilesystem
@@ -456,6 +456,9 @@ def _unpickle_far(
     checkpoint = kind(path, None if isinstance(filesystem, StoreFilesystem) else filesystem, verify=verify)
     checkpoint._digest = digest
     return checkpoint
+
+
+_unpickle_far = _unpickle_remote  # its name in pickles of earlier versions
 
 
 def _unpickle(kind: type[Checkpoint], payload: bytes) -> Checkpoint:

@@ -24,7 +24,7 @@ NETWORK_S = 1.0  # for jobs under way when the driver leaves: whatever they leav
 
 AnyJob = Union[Job, MirrorJob]
 AnyOutcome = Union[Outcome, MirrorOutcome]
-MakeLane = Callable[[Callable[[], None], Callable[[AnyJob], AnyOutcome]], JobThreads[AnyJob, AnyOutcome]]
+MakeThreads = Callable[[Callable[[], None], Callable[[AnyJob], AnyOutcome]], JobThreads[AnyJob, AnyOutcome]]
 
 _NETWORK = (CommitJob, VerifyJob, DeleteJob)
 
@@ -35,7 +35,7 @@ class RemoteJobThreads:
     Args:
         wake: Called from another thread whenever ``drain`` has something to give; must not block.
         perform: Does one job; never raises.
-        lane: Makes the threads of one lane.
+        make_threads: Makes the threads for jobs of one kind.
         commits_at_once: How many commits may be under way; more if other machines upload.
     """
 
@@ -43,17 +43,17 @@ class RemoteJobThreads:
         self,
         wake: Callable[[], None],
         perform: Callable[[AnyJob], AnyOutcome],
-        lane: MakeLane = JobThreads,
+        make_threads: MakeThreads = JobThreads,
         commits_at_once: int = MAX_JOBS_AT_ONCE,
     ) -> None:
         self._wake = wake
         self._news = threading.Event()
-        self._here = lane(self._ended, perform)
-        self._there: dict[type, JobThreads[AnyJob, AnyOutcome]] = {
-            kind: lane(self._ended, perform) for kind in _NETWORK
+        self._local = make_threads(self._ended, perform)
+        self._remote: dict[type, JobThreads[AnyJob, AnyOutcome]] = {
+            kind: make_threads(self._ended, perform) for kind in _NETWORK
         }
-        self._there[CommitJob].at_once = commits_at_once
-        self._at_work: dict[tuple[int, int], AnyJob] = {}  # of each checkpoint, what a lane has
+        self._remote[CommitJob].at_once = commits_at_once
+        self._at_work: dict[tuple[int, int], AnyJob] = {}  # of each checkpoint, what threads have
         self._held: dict[tuple[int, int], deque[AnyJob]] = {}  # and what comes after it
         self._outcomes: list[AnyOutcome] = []
         self._closed = False
@@ -62,8 +62,8 @@ class RemoteJobThreads:
         self._news.set()
         self._wake()
 
-    def _lane(self, job: AnyJob) -> JobThreads[AnyJob, AnyOutcome]:
-        return self._there.get(type(job), self._here)
+    def _threads_of(self, job: AnyJob) -> JobThreads[AnyJob, AnyOutcome]:
+        return self._remote.get(type(job), self._local)
 
     def submit(self, job: AnyJob) -> None:
         """Take a job; its outcome follows exactly once, unless this is closed without waiting."""
@@ -74,7 +74,7 @@ class RemoteJobThreads:
             self._held.setdefault(key, deque()).append(job)
         else:
             self._at_work[key] = job
-            self._lane(job).submit(job)
+            self._threads_of(job).submit(job)
 
     def drain(self) -> list[AnyOutcome]:
         """The outcomes since the last call; those of one checkpoint in the order of its jobs."""
@@ -83,12 +83,12 @@ class RemoteJobThreads:
         return outcomes
 
     def _collect(self) -> None:
-        for lane in (self._here, *self._there.values()):
-            for outcome in lane.drain():
+        for threads in (self._local, *self._remote.values()):
+            for outcome in threads.drain():
                 self._outcomes.append(outcome)
-                self._go_on((outcome.n, outcome.index))
+                self._submit_next((outcome.n, outcome.index))
 
-    def _go_on(self, key: tuple[int, int]) -> None:
+    def _submit_next(self, key: tuple[int, int]) -> None:
         del self._at_work[key]
         rest = self._held.get(key)
         if not rest:
@@ -96,11 +96,11 @@ class RemoteJobThreads:
         job = self._at_work[key] = rest.popleft()
         if not rest:
             del self._held[key]
-        self._lane(job).submit(job)
+        self._threads_of(job).submit(job)
 
     def waits(self, job: AnyJob) -> bool:
         """Whether a job has not begun."""
-        return job in self._held.get((job.n, job.index), ()) or self._lane(job).waits(job)
+        return job in self._held.get((job.n, job.index), ()) or self._threads_of(job).waits(job)
 
     def withdraw(self, job: AnyJob) -> bool:
         """Take a job back that has not begun; there will be no outcome. False if it is too late."""
@@ -112,16 +112,16 @@ class RemoteJobThreads:
             if not held:
                 del self._held[key]
             return True
-        if not self._lane(job).withdraw(job):
+        if not self._threads_of(job).withdraw(job):
             return False
-        self._go_on(key)
+        self._submit_next(key)
         return True
 
     @property
     def pending(self) -> int:
         """How many jobs have no outcome yet."""
-        lanes = sum(lane.pending for lane in (self._here, *self._there.values()))
-        return lanes + sum(len(rest) for rest in self._held.values())
+        submitted = sum(threads.pending for threads in (self._local, *self._remote.values()))
+        return submitted + sum(len(rest) for rest in self._held.values())
 
     def close(self, wait: bool = True, running_s: float = 0.0) -> None:
         """Take no more jobs. With ``wait``, returns when all are done; otherwise those not begun are dropped.
@@ -138,6 +138,6 @@ class RemoteJobThreads:
         self._closed = True
         self._held.clear()
         deadline = time.monotonic() + min(running_s, NETWORK_S)
-        self._here.close(wait, running_s)
-        for lane in self._there.values():
-            lane.close(wait, max(0.0, deadline - time.monotonic()))
+        self._local.close(wait, running_s)
+        for threads in self._remote.values():
+            threads.close(wait, max(0.0, deadline - time.monotonic()))

@@ -98,9 +98,9 @@ class RemoteJobPerformer:
             if self.on_end is not None:
                 self.on_end(job, trouble)
 
-    # --- where the stage is
+    # --- on the machine that has the stage
 
-    def perform_there(self, job: Job | MirrorJob) -> Outcome | MirrorOutcome | None:
+    def perform_on_node(self, job: Job | MirrorJob) -> Outcome | MirrorOutcome | None:
         """Do a job on the machine that has the stage; None if it has to be done here.
 
         Whatever goes wrong is in the outcome.
@@ -113,11 +113,11 @@ class RemoteJobPerformer:
         if not half_sent and not sender.can_send(stage):
             return None
         if isinstance(job, PrepareJob):
-            return self._prepare_there(job, sender, stage)
+            return self._prepare_on_node(job, sender, stage)
         trouble: StorageError | None = None
         outcome: Outcome
         try:
-            done = self._commit_there(job, sender, stage)
+            done = self._commit_on_node(job, sender, stage)
             outcome = CommitEnded(job.n, job.index, done.digest, done.bytes)
         except CannotSend:
             return None
@@ -129,23 +129,23 @@ class RemoteJobPerformer:
             self.on_end(job, trouble)
         return outcome
 
-    def _prepare_there(self, job: PrepareJob, sender: StageSender, stage: StageRef) -> MirrorOutcome | None:
+    def _prepare_on_node(self, job: PrepareJob, sender: StageSender, stage: StageRef) -> MirrorOutcome | None:
         try:
             return MirrorDone(job.n, job.index, PrepareJob) if sender.check(stage) else None
         except BaseException as error:
             damaged = isinstance(error, CheckpointDamagedError)
             return JobFailed(job.n, job.index, PrepareJob, damaged, reason_of(error))
 
-    def _commit_there(self, job: CommitJob, sender: StageSender, stage: StageRef) -> Committed:
+    def _commit_on_node(self, job: CommitJob, sender: StageSender, stage: StageRef) -> Committed:
         try:
             done = publish(self._store, stage.key, stage.sealed, partial(self._send, job, sender, stage))
         except CheckpointDamagedError:
             # Nobody else will look for what was sent of it.
-            there = give_up(self._store, stage.key, stage.sealed) if stage.key in self._begun else None
-            if there is None:
+            uploaded = give_up(self._store, stage.key, stage.sealed) if stage.key in self._begun else None
+            if uploaded is None:
                 self._begun.pop(stage.key, None)
                 raise
-            done = there
+            done = uploaded
         except StorageError as error:
             if not isinstance(error, StoreDeniedError | StoreUnreachableError):  # a file is not there: send it again
                 self._begun[stage.key] = None
@@ -179,21 +179,21 @@ class RemoteJobPerformer:
             meta=job.facts,
         )
 
-    # --- here
+    # --- on this machine
 
     def _commit(self, job: CommitJob) -> Committed:
         directory = _directory(job)
         key = self._key(str(directory))
         if _recover(job) is None:
             # The stage was on a machine that is gone; perhaps its upload was complete.
-            there = find_uploaded(self._store, key, job.sealed_name) or give_up(self._store, key, job.sealed_name)
-            if there is None:
+            uploaded = find_uploaded(self._store, key, job.sealed_name) or give_up(self._store, key, job.sealed_name)
+            if uploaded is None:
                 raise CheckpointDamagedError(
                     f"the upload of {key} was not complete when its driver was lost",
                     path=key,
                     reason="its upload was not complete when the machine of its driver was lost",
                 )
-            return there
+            return uploaded
         return upload(self._store, directory, key)
 
     def _verify(self, job: VerifyJob) -> None:

@@ -58,7 +58,7 @@ class StoreFilesystem:
         return f"StoreFilesystem({self.type_name!r})"
 
 
-def is_far(path: str, filesystem: Any) -> bool:
+def is_remote_place(path: str, filesystem: Any) -> bool:
     """Whether this is a checkpoint of another place than the local file system."""
     if filesystem is not None:
         return type_of(filesystem) != LOCAL
@@ -130,15 +130,15 @@ class RemotePlace:
         self.store.fetch([Fetching(stat.key, os.path.join(directory, stat.key[inside:])) for stat in found])
 
     @contextlib.contextmanager
-    def borrowed(self, near: str | None, *, digest: str | None = None, verify: bool = True) -> Iterator[str]:
+    def local_files(self, local_copy: str | None, *, digest: str | None = None, verify: bool = True) -> Iterator[str]:
         """A local directory with the files: the nearest good copy, else a temporary one. See ``fetch_to``."""
-        if near is not None:
-            with reading(near) as kept:
-                if kept and _is_whole(near, digest, verify):
-                    yield near
+        if local_copy is not None:
+            with reading(local_copy) as kept:
+                if kept and _is_whole(local_copy, digest, verify):
+                    yield local_copy
                     return
-        with scratch.directory("checkpoint") as home:
-            directory = Path(home) / self.key
+        with scratch.directory("checkpoint") as temporary:
+            directory = Path(temporary) / self.key
             self.fetch_to(directory, digest=digest, verify=verify)
             yield str(directory)
 

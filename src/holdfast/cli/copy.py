@@ -96,8 +96,8 @@ def copy_experiment(source: str, target: str, *, before_damage: bool = False) ->
             "--before-damage is for a source in a store. For a directory use `holdfast repair`, which keeps a copy of "
             "everything."
         )
-    with _room(remote or new, target) as home:
-        origin = _open_source(source, remote, home, before_damage)
+    with _room(remote or new, target) as work_dir:
+        origin = _open_source(source, remote, work_dir, before_damage)
         place = LocalTarget(Path(parse(target).path)) if new is None else StoreTarget(new)
         copied = CopySummary(origin.history.shown, place.shown, left=origin.others)
         spec = read_regular(origin.history.root / SPEC)
@@ -127,8 +127,8 @@ def _refuse_nested(source: str, target: str) -> None:
 def _room(remote: Remote | None, target: str) -> Iterator[Path]:
     """A directory for what is on its way."""
     if remote is not None:
-        with scratch(remote) as home:
-            yield home
+        with scratch(remote) as work_dir:
+            yield work_dir
         return
     parent = Path(parse(target).path).parent
     parent.mkdir(parents=True, exist_ok=True)
@@ -136,12 +136,12 @@ def _room(remote: Remote | None, target: str) -> Iterator[Path]:
         yield Path(name)
 
 
-def _open_source(source: str, remote: Remote | None, home: Path, before_damage: bool) -> CopySource:
+def _open_source(source: str, remote: Remote | None, work_dir: Path, before_damage: bool) -> CopySource:
     if remote is None:
-        return LocalSource(Root(parse(source).path), home)
+        return LocalSource(Root(parse(source).path), work_dir)
     if not remote.exists():
         raise ExperimentNotFoundError(f"There is no experiment at {remote.url}.")
-    return StoreSource(remote, home, before_damage=before_damage)
+    return StoreSource(remote, work_dir, before_damage=before_damage)
 
 
 def _copy_checkpoints(source: CopySource, target: Target, copied: CopySummary) -> None:

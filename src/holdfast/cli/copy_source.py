@@ -167,23 +167,23 @@ class LocalSource:
     @contextlib.contextmanager
     def pending(self, trial: Trial, record: CheckpointRecord) -> Iterator[Path | None]:
         folder = trial_dirname(self.history.info, trial)
-        here = self._top / folder
+        trial_dir = self._top / folder
         refuse_links(self._top, f"{folder}/{names.checkpoint_name(record.index)}")
         refuse_links(self._top, f"{folder}/{record.sealed}")
-        if (here / names.checkpoint_name(record.index) / names.MANIFEST).is_file():
-            yield here / names.checkpoint_name(record.index)
-        elif not (here / record.sealed).is_dir():
+        if (trial_dir / names.checkpoint_name(record.index) / names.MANIFEST).is_file():
+            yield trial_dir / names.checkpoint_name(record.index)
+        elif not (trial_dir / record.sealed).is_dir():
             yield None
         else:
             # The commit is carried out on a copy: it would rename what is here.
-            home = self._scratch / "pending" / folder
-            (home.parent / PRIVATE).mkdir(parents=True, exist_ok=True)
+            work_dir = self._scratch / "pending" / folder
+            (work_dir.parent / PRIVATE).mkdir(parents=True, exist_ok=True)
             try:
-                _copy_stage(here / record.sealed, home / record.sealed)
-                done = recover(home, record.sealed, record.index, trial_id=trial.id, attempt=record.attempt)
-                yield None if done is None else home / names.checkpoint_name(record.index)
+                _copy_stage(trial_dir / record.sealed, work_dir / record.sealed)
+                done = recover(work_dir, record.sealed, record.index, trial_id=trial.id, attempt=record.attempt)
+                yield None if done is None else work_dir / names.checkpoint_name(record.index)
             finally:
-                remove_quietly([str(home)])
+                remove_quietly([str(work_dir)])
 
     @contextlib.contextmanager
     def near(self, files: Sequence[File]) -> Iterator[Path]:
@@ -212,32 +212,32 @@ class StoreSource:
     def __init__(self, remote: Remote, scratch: Path, *, before_damage: bool = False) -> None:
         self._store = remote.store
         self._scratch = scratch
-        home = scratch / "source"
+        work_dir = scratch / "source"
         try:
             refuse_live(remote.url, remote_claim(self._store), "copied")
-            restored = restore_mirror(self._store, home, read_only=True)
-            refuse_live(remote.url, restored.holder or holder(home), "copied")
+            restored = restore_mirror(self._store, work_dir, read_only=True)
+            refuse_live(remote.url, restored.holder or holder(work_dir), "copied")
         except JournalDamagedError:
             if not before_damage:
                 raise
-            _assemble_before_damage(self._store, scratch, home)
-        self.history = read_history(Root(home, remote=remote))
+            _assemble_before_damage(self._store, scratch, work_dir)
+        self.history = read_history(Root(work_dir, remote=remote))
         self.files: list[File] = []
         self.others: list[str] = []
         known = {trial_dirname(self.history.info, trial) for trial in self.history.state.trials}
         self.unknown = _unknown(self._store, self.history) if before_damage else []
         known.update(found.folder for found in self.unknown)
         self._keys = set()
-        for there in self._store.list(""):
-            folder, _, rest = there.key.partition("/")
-            self._keys.add(there.key)
-            if folder in known and rest and is_inside(there.key):
+        for entry in self._store.list(""):
+            folder, _, rest = entry.key.partition("/")
+            self._keys.add(entry.key)
+            if folder in known and rest and is_inside(entry.key):
                 if not _is_checkpoint(rest.partition("/")[0]):
-                    self.files.append(File(there.key, there.size, there.modified))
-            elif is_of_experiment(there.key) or is_log(there.key):
-                self.files.append(File(there.key, there.size, there.modified))
+                    self.files.append(File(entry.key, entry.size, entry.modified))
+            elif is_of_experiment(entry.key) or is_log(entry.key):
+                self.files.append(File(entry.key, entry.size, entry.modified))
             elif folder != PRIVATE:
-                self.others.append(there.key)
+                self.others.append(entry.key)
 
     @contextlib.contextmanager
     def checkpoint(self, where: str, digest: str) -> Iterator[Path]:
@@ -266,12 +266,12 @@ class StoreSource:
 
     @contextlib.contextmanager
     def near(self, files: Sequence[File]) -> Iterator[Path]:
-        home = self._scratch / "files"
+        work_dir = self._scratch / "files"
         try:
-            self.copy_files(files, home)
-            yield home
+            self.copy_files(files, work_dir)
+            yield work_dir
         finally:
-            remove_quietly([str(home)])
+            remove_quietly([str(work_dir)])
 
     def copy_files(self, files: Sequence[File], target: Path) -> None:
         self._store.fetch([Fetching(file.path, str(target / file.path)) for file in files])
@@ -338,10 +338,10 @@ def _is_checkpoint(name: str) -> bool:
     return names.index_of(name.partition(".")[0]) is not None
 
 
-def _assemble_before_damage(store: Store, scratch: Path, home: Path) -> None:
+def _assemble_before_damage(store: Store, scratch: Path, work_dir: Path) -> None:
     """Put the history together up to the first part that cannot be used."""
-    shutil.rmtree(home, ignore_errors=True)
-    tree = RemoteTree(str(home), str(scratch / "nothing"), Shipped())
+    shutil.rmtree(work_dir, ignore_errors=True)
+    tree = RemoteTree(str(work_dir), str(scratch / "nothing"), Shipped())
     remote = look(store, f"{PRIVATE}/")
     store.fetch([Fetching(base.key, tree.add_plain(base.key)) for base in remote.base])
     last: Part | None = None
@@ -358,4 +358,4 @@ def _assemble_before_damage(store: Store, scratch: Path, home: Path) -> None:
         except JournalDamagedError:
             break
         last = part
-    store.fetch([Fetching(plain.key, str(home / plain.key)) for plain in remote.plain])
+    store.fetch([Fetching(plain.key, str(work_dir / plain.key)) for plain in remote.plain])

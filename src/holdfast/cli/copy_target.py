@@ -172,10 +172,10 @@ class StoreTarget:
 
     def begin(self, mark: CopyMark) -> None:
         passing = (PROBE_PREFIX, CLOCK)
-        self._there = {stat.key: stat for stat in self._store.list("") if not stat.key.startswith(passing)}
-        if self._there:
-            found = _decoded(self._store.get(MARK)) if MARK in self._there else None
-            refusal = occupied(self.shown, SPEC in self._there, found, mark)
+        self._existing = {stat.key: stat for stat in self._store.list("") if not stat.key.startswith(passing)}
+        if self._existing:
+            found = _decoded(self._store.get(MARK)) if MARK in self._existing else None
+            refusal = occupied(self.shown, SPEC in self._existing, found, mark)
             if refusal is not None:
                 raise refusal
         probe(self._store)
@@ -183,7 +183,7 @@ class StoreTarget:
 
     def has_checkpoint(self, where: str, expected: str) -> bool:
         key = f"{where}/{names.MANIFEST}"
-        if key not in self._there:
+        if key not in self._existing:
             return False
         try:
             return digest(decode(self._store.get(key))) == expected
@@ -195,16 +195,16 @@ class StoreTarget:
             upload(self._store, directory, where)
 
     def take_checkpoint(self, directory: Path, where: str) -> None:
-        if f"{where}/{names.MANIFEST}" not in self._there:
+        if f"{where}/{names.MANIFEST}" not in self._existing:
             upload(self._store, directory, where)
 
     def stale(self, files: Sequence[File]) -> list[File]:
         return [
             file
             for file in files
-            if (there := self._there.get(file.path)) is None
-            or there.size != file.size
-            or there.modified <= file.modified
+            if (existing := self._existing.get(file.path)) is None
+            or existing.size != file.size
+            or existing.modified <= file.modified
         ]
 
     def copy_files(self, source: CopySource, files: Sequence[File]) -> None:

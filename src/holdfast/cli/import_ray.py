@@ -55,10 +55,10 @@ def import_experiment(source: str, target: str, state_name: str = "") -> Importe
         if remote.exists():
             raise exists_error(remote.url)
         read = read_experiment(path, state_name)
-        with scratch(remote) as home:
-            near = home / (remote.name or "imported")
-            made = write(read, near)
-            copy_experiment(str(near), target)
+        with scratch(remote) as work_dir:
+            local = work_dir / (remote.name or "imported")
+            made = write(read, local)
+            copy_experiment(str(local), target)
         return summary(read, made, remote.url)
     place = Path(parse(target).path)
     check_target(path, place)

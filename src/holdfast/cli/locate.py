@@ -23,15 +23,15 @@ def locate(path: str) -> str:
         return path
     root = default_storage_root()
     try:
-        there = join_address(root, path) if is_remote(root) else os.path.join(root, path)
-        if can_open(there):
-            return there
+        place = join_address(root, path) if is_remote(root) else os.path.join(root, path)
+        if can_open(place):
+            return place
     except InvalidInputError:  # a name such as ".." that cannot be below anything
         return path
-    here = parse(path).path
-    if os.path.exists(here) or "/" in path.rstrip("/"):
+    local = parse(path).path
+    if os.path.exists(local) or "/" in path.rstrip("/"):
         return path  # whoever opens it tells better what is wrong
     raise ExperimentNotFoundError(
-        f"There is no experiment at {here}: the path does not exist. There is none named {path!r} in {root} either. "
+        f"There is no experiment at {local}: the path does not exist. There is none named {path!r} in {root} either. "
         "`holdfast list` lists the experiments in both directories."
     )

@@ -49,13 +49,13 @@ class LogPlaces:
 
     def folders(self) -> list[str]:
         """Directories with logs."""
-        here = os.path.join(self._root, trial_logs.FOLDER)
+        own = os.path.join(self._root, trial_logs.FOLDER)
         try:
-            with os.scandir(here) as entries:
+            with os.scandir(own) as entries:
                 copied = [entry.path for entry in entries if _OF_DRIVER.fullmatch(entry.name)]
         except OSError:
             copied = []
-        return [here, *sorted(path for path in copied if not os.path.islink(path)), *self._folders]
+        return [own, *sorted(path for path in copied if not os.path.islink(path)), *self._folders]
 
     def refresh(self, history: History, trial: Trial | None = None) -> None:
         """Bring what has changed in the store; nothing to do if the experiment is, or is driven, on this machine.

@@ -19,8 +19,8 @@ def scratch(remote: Remote) -> Iterator[Path]:
     """A directory beside the place of a mirror, for a while."""
     parent = mirror_root(remote).path.parent
     parent.mkdir(parents=True, exist_ok=True)
-    home = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
+    directory = tempfile.mkdtemp(prefix=PREFIX, dir=parent)
     try:
-        yield Path(home)
+        yield Path(directory)
     finally:
-        shutil.rmtree(home, ignore_errors=True)
+        shutil.rmtree(directory, ignore_errors=True)

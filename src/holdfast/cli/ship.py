@@ -81,10 +81,10 @@ def _drive(remote: Remote, *, takeover: bool) -> None:
 
 def _stale_files(remote: Remote, history: History) -> Iterator[Sending]:
     """Result files of the mirror that the store has not, or has in another size or from before."""
-    there = {stat.key: stat for stat in remote.store.list("")}
-    for key in _result_files(history, set(there)):
+    stored = {stat.key: stat for stat in remote.store.list("")}
+    for key in _result_files(history, set(stored)):
         path = history.root / key
-        facts, known = path.stat(), there.get(key)
+        facts, known = path.stat(), stored.get(key)
         if known is None or known.size != facts.st_size or known.modified + CLOCK_S < facts.st_mtime:
             yield Sending(str(path), key)
 

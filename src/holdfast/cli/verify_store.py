@@ -47,10 +47,10 @@ def verify_stored(remote: Remote, *, quick: bool = False) -> VerifyReport:
     if not remote.exists():
         raise ExperimentNotFoundError(f"There is no experiment at {remote.url}.")
     report, store = VerifyReport(), remote.store
-    with scratch(remote) as home:
-        check_parts(store, report, home)
+    with scratch(remote) as work_dir:
+        check_parts(store, report, work_dir)
         try:
-            restored = restore_mirror(store, home / "root", read_only=True)
+            restored = restore_mirror(store, work_dir / "root", read_only=True)
         except JournalDamagedError as error:
             if not any(finding.file == error.file for finding in report.findings):
                 report.damage(error.file, str(error))
@@ -60,9 +60,9 @@ def verify_stored(remote: Remote, *, quick: bool = False) -> VerifyReport:
         check_root(
             Root(restored.root, remote=remote),
             report,
-            lambda: StoredCheckpoints(store, home, report, mirror_root(remote).path, quick=quick),
+            lambda: StoredCheckpoints(store, work_dir, report, mirror_root(remote).path, quick=quick),
             alive=owner is not None and owner.alive,
-            again=lambda: Root(restore_mirror(store, home / "again", read_only=True).root),
+            again=lambda: Root(restore_mirror(store, work_dir / "again", read_only=True).root),
         )
     return report
 
@@ -70,13 +70,13 @@ def verify_stored(remote: Remote, *, quick: bool = False) -> VerifyReport:
 # ------------------------------------------------------------------------------------------- the journal
 
 
-def check_parts(store: Store, report: VerifyReport, home: Path) -> None:
+def check_parts(store: Store, report: VerifyReport, work_dir: Path) -> None:
     """Read every object of the journal, and follow the chain of hashes through them."""
     for _ in range(MAX_TRIES):
         found: dict[str, str] = {}
         try:
             spans = sorted(look(store, parts.PREFIX).spans)
-            _follow(read_parts(store, spans, home, found), found)
+            _follow(read_parts(store, spans, work_dir, found), found)
         except ObjectMissingError:
             continue  # it was merged after we had listed it: look again
         try:
@@ -88,11 +88,11 @@ def check_parts(store: Store, report: VerifyReport, home: Path) -> None:
         return
 
 
-def read_parts(store: Store, spans: list[Span], home: Path, found: dict[str, str]) -> Iterator[tuple[str, Part]]:
+def read_parts(store: Store, spans: list[Span], work_dir: Path, found: dict[str, str]) -> Iterator[tuple[str, Part]]:
     """Every part with the key of the object that it is in; objects that are damaged are put into ``found``."""
     for at in range(0, len(spans), BATCH):
         batch = spans[at : at + BATCH]
-        paths = [home / f"{span.first}-{span.last}.hfp" for span in batch]
+        paths = [work_dir / f"{span.first}-{span.last}.hfp" for span in batch]
         store.fetch([Fetching(span.key, str(path)) for span, path in zip(batch, paths, strict=True)])
         for span, path in zip(batch, paths, strict=True):
             data = path.read_bytes()
@@ -127,17 +127,17 @@ class StoredCheckpoints:
 
     Args:
         store: The experiment's address.
-        home: Where files are while they are hashed.
+        work_dir: Where files are while they are hashed.
         report: Takes notes on objects that no manifest lists.
         mirror: Where a driver on this machine would look for what was not uploaded.
         quick: Compare names and sizes only.
     """
 
-    def __init__(self, store: Store, home: Path, report: VerifyReport, mirror: Path, *, quick: bool) -> None:
+    def __init__(self, store: Store, work_dir: Path, report: VerifyReport, mirror: Path, *, quick: bool) -> None:
         self._store = store
         self._mirror_root = mirror
         self._mirror = LocalCheckpoints(mirror, quick=quick)
-        self._home = home / "files"
+        self._work_dir = work_dir / "files"
         self._report = report
         self._quick = quick
         self._sizes = {stat.key: stat.size for stat in store.list("")}
@@ -196,14 +196,14 @@ class StoredCheckpoints:
 
     def _bad_content(self, where: str, manifest: Manifest) -> Checked | None:
         for batch in _batches(manifest.files):
-            wanted = [Fetching(f"{where}/{entry.path}", str(self._home / str(k))) for k, entry in enumerate(batch)]
+            wanted = [Fetching(f"{where}/{entry.path}", str(self._work_dir / str(k))) for k, entry in enumerate(batch)]
             try:
                 hashes = self._store.fetch(wanted)
                 for entry, file, found in zip(batch, wanted, hashes, strict=True):
                     if (found if manifest.algo == ALGORITHM else _hash(file.path, manifest.algo)) != entry.hash:
                         return Checked(0, file.key, "its content is not what was saved")
             finally:
-                shutil.rmtree(self._home, ignore_errors=True)
+                shutil.rmtree(self._work_dir, ignore_errors=True)
         return None
 
     def _note_others(self, where: str, manifest: Manifest) -> None:

@@ -21,7 +21,7 @@ from holdfast.controller.callback_edge import CallbackEdge
 from holdfast.controller.clock import RealClock
 from holdfast.controller.display_edge import DisplayEdge
 from holdfast.controller.experiment import Experiment
-from holdfast.controller.history_reader import Past
+from holdfast.controller.history_reader import HistoryReader
 from holdfast.controller.loop import JournalWriter
 from holdfast.controller.notify import Audience
 from holdfast.controller.result_file_edge import ErrorFileEdge, ResultFileEdge
@@ -68,7 +68,7 @@ class AudienceFactory:
     def make(self, state: State, clock: RealClock, journal: JournalWriter, engine: Engine, claim: Claim) -> Audience:
         """Who is told of the run. Everything that writes files shares one writer."""
         config, environment, info, root = self._run_config, self._environment, self._info, self._experiment.root
-        history = Past(root.path, self._experiment.spec.retention, self._results)
+        history = HistoryReader(root.path, self._experiment.spec.retention, self._results)
         info.load_rows = history.rows
         given = [*(config.callbacks or ()), *callbacks_from_paths(environment.callbacks)]
         writer = FileWriter(is_void=partial(is_fenced, root.path, claim, disk=disk_of(root.path)))

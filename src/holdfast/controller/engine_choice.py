@@ -153,9 +153,9 @@ def _store_access(root: Root) -> StoreAccess | None:
     remote = root.remote
     if remote is None or remote.filesystem is not None or remote.address.is_local or mirrored_in(root.path):
         return None
-    from holdfast.storage.store_access import grant
+    from holdfast.storage.store_access import make_access
 
-    return grant(remote.address, os.environ, (SPEC, root.spec_file.read_bytes()))
+    return make_access(remote.address, os.environ, (SPEC, root.spec_file.read_bytes()))
 
 
 def _fetch_start(root: Root, path: str, digest: str) -> None:

@@ -24,7 +24,7 @@ Rows = list[dict[str, Any]]
 Failures = list[tuple[float, ev.ErrorFacts]]
 
 
-class Past:
+class HistoryReader:
     """Answers from the journal of an experiment that this process may be writing.
 
     To repair files of many trials, find out which are behind and ask for these together: ``rows_of`` and

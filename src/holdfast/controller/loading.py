@@ -122,7 +122,7 @@ def _load(
     try:
         settings, damaged = _stored_settings(root, files), False
     except ObjectDamagedError as error:
-        settings, damaged = settings_given_again(error, spec, param_space, tune_config, run_config, asked), True
+        settings, damaged = settings_from_overrides(error, spec, param_space, tune_config, run_config, asked), True
     if is_new:
         imported.take_first(settings.tune_config, settings.run_config, tune_config, run_config)
     changed, begun_samples, begun = read_changed(root.path), spec.num_samples, as_begun(settings)
@@ -309,7 +309,7 @@ def _stored_settings(root: Root, files: ObjectFiles) -> Settings:
     return settings
 
 
-def settings_given_again(
+def settings_from_overrides(
     error: ObjectDamagedError,
     spec: Spec,
     param_space: Any,

@@ -118,10 +118,10 @@ class RemoteBackend:
         self._config = config
         self._store = root.remote.store
         self._objects = ObjectsFirst(self._store, root)
-        self._depot = RemoteJobPerformer(self._store, root.path)
+        self._performer = RemoteJobPerformer(self._store, root.path)
         self._background = background or Background()
         self._setbacks = Setbacks(self._background.now)
-        self._depot.on_end = self._setbacks.note
+        self._performer.on_end = self._setbacks.note
         self._wake: Callable[[], None] = lambda: None
         self._journal: Journal | None = None
         self._start: ShipStart | None = None
@@ -154,8 +154,8 @@ class RemoteBackend:
             self._restored = restored
             if not self._is_ours():
                 raise _taken_place(self._remote.url)
-            self._objects.note_there()
-            claim = self._claim_here(takeover)
+            self._objects.note_sent()
+            claim = self._claim_mirror(takeover)
             try:
                 self._start = claim_remote(self._store, restored, claim, takeover=takeover)
                 if not restored.shipped.number and not self._is_ours():
@@ -167,14 +167,14 @@ class RemoteBackend:
                 raise
         return claim
 
-    def _claim_here(self, takeover: bool) -> Claim:
+    def _claim_mirror(self, takeover: bool) -> Claim:
         with mirror_of(self._remote.url):
             return claim_epoch(self._root.path, takeover=takeover)
 
     def _is_ours(self) -> bool:
         """Whether the experiment that the store has is the mirror's."""
         try:
-            there = self._store.get(SPEC)
+            stored = self._store.get(SPEC)
         except ObjectMissingError:
             if self._remote.exists():
                 raise DamageError(
@@ -186,7 +186,7 @@ class RemoteBackend:
                 f"There is no experiment at {self._remote.url} any more; its files were removed. Make it again, or "
                 f"choose another RunConfig(name=...). What this machine has of it is in {self._root.path}."
             ) from None
-        return there == self._root.spec_file.read_bytes()
+        return stored == self._root.spec_file.read_bytes()
 
     def open(self, claim: Claim) -> Journal:
         # "sync" means the store: waiting for the local disk besides would only cost time.
@@ -276,10 +276,10 @@ class RemoteBackend:
 
     def checkpoint_jobs(self, wake: Callable[[], None], context: JobContext) -> CheckpointJobs:
         """Begin to keep checkpoints, here and in the store."""
-        stages, depot = context.stages, self._depot
-        depot.senders = stages if isinstance(stages, SendsStages) else None
-        perform = bringing(stages, depot.perform, depot.perform_there)
-        commits = MAX_JOBS_AT_ONCE if depot.senders is None else SENDERS_AT_ONCE
+        stages, performer = context.stages, self._performer
+        performer.senders = stages if isinstance(stages, SendsStages) else None
+        perform = bringing(stages, performer.perform, performer.perform_on_node)
+        commits = MAX_JOBS_AT_ONCE if performer.senders is None else SENDERS_AT_ONCE
         workers = RemoteJobThreads(wake, perform, self._background.job_threads, commits)
         edge = RemoteCheckpointJobEdge(
             workers,

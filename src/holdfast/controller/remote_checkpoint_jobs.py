@@ -92,7 +92,7 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
         super().__init__(workers, state, clock, trial_dir=trial_dir, trouble=trouble)
         self._memory = memory
         self._keeps_copies = keeps_copies
-        self._lanes = workers
+        self._threads = workers
         self._rule = rule
         # What a driver before this one has staged or dropped may be in the store, wholly or in part.
         self._commits = {key: RemoteCommit(may_be_stored=True) for key in state.staged}
@@ -116,8 +116,8 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
             return
         record = self._state.trials[n].find(index)
         if record is not None and not record.digest:
-            home = self._trial_dir(n)
-            directory, stage = str(home / names.checkpoint_name(index)), str(home / record.sealed)
+            trial_dir = self._trial_dir(n)
+            directory, stage = str(trial_dir / names.checkpoint_name(index)), str(trial_dir / record.sealed)
             self._begin(jobs.DiscardJob(n, index, directory, stage))
 
     def submit(self, command: cmd.Commit | cmd.Verify | cmd.Delete) -> None:
@@ -148,7 +148,7 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
     def _begin(self, job: jobs.MirrorJob) -> None:
         if (type(job), job.n, job.index) not in self._jobs:
             self._jobs[type(job), job.n, job.index] = job
-            self._lanes.submit(job)
+            self._threads.submit(job)
 
     # --- a newer one takes the place of an older one
 
@@ -179,9 +179,9 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
             return
         if self._take_back(jobs.CommitJob, n, index):
             commit.take(CommitStep.READ_BACK)
-            home = str(self._trial_dir(n))
+            trial_dir = str(self._trial_dir(n))
             facts = report_facts(record)
-            self._begin(jobs.PrepareJob(n, index, home, record.sealed, trial.id, record.attempt, facts))
+            self._begin(jobs.PrepareJob(n, index, trial_dir, record.sealed, trial.id, record.attempt, facts))
 
     def _is_obsolete(self, trial: Trial, record: CheckpointRecord, known: set[int]) -> bool:
         """Whether retention would drop it if those that are ``known`` to be whole were committed."""
@@ -202,7 +202,7 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
     def _can_end(self, n: int, index: int) -> bool:
         """Whether neither its preparation nor its commit has begun, as far as one can tell without taking them back."""
         found = [self._jobs.get((kind, n, index)) for kind in (jobs.PrepareJob, jobs.CommitJob)]
-        begun = (job for job in found if job is not None and not self._is_later(job) and not self._lanes.waits(job))
+        begun = (job for job in found if job is not None and not self._is_later(job) and not self._threads.waits(job))
         return (n, index) not in self._state.holds and not any(begun)
 
     def _is_later(self, job: Any) -> bool:
@@ -216,7 +216,7 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
         if self._is_later(job):
             self._later = [later for later in self._later if later[2] is not job]
             heapq.heapify(self._later)
-        elif not self._lanes.withdraw(job):
+        elif not self._threads.withdraw(job):
             return False
         self._settled(kind, n, index)
         return True
@@ -255,7 +255,7 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
         self._prune_due()
         found: list[ob.Observation] = []
         prepared: list[jobs.MirrorDone] = []
-        for outcome in self._lanes.drain():
+        for outcome in self._threads.drain():
             self._stirred.add(outcome.n)
             if not isinstance(outcome, jobs.MirrorDone):
                 observation = self._translate(outcome)
@@ -362,12 +362,12 @@ class RemoteCheckpointJobEdge(CheckpointJobEdge):
             return
         trial = self._state.trials[n]
         latest = None if trial.final else trial.latest()
-        home = self._trial_dir(n)
-        for index in _local_indexes(home):
+        trial_dir = self._trial_dir(n)
+        for index in _local_indexes(trial_dir):
             record = trial.find(index)
             if record is None or record.stored != Stored.COMMITTED or record is latest or self._is_read(n, index):
                 continue
-            self._begin(jobs.PruneJob(n, index, str(home / names.checkpoint_name(index))))
+            self._begin(jobs.PruneJob(n, index, str(trial_dir / names.checkpoint_name(index))))
 
     def _is_read(self, n: int, index: int) -> bool:
         """Whether an attempt has started from it, or is about to."""
@@ -380,9 +380,9 @@ def _staged(trial: Trial) -> list[CheckpointRecord]:
     return [record for record in trial.checkpoints if record.stored == Stored.STAGED]
 
 
-def _local_indexes(home: Path) -> list[int]:
+def _local_indexes(trial_dir: Path) -> list[int]:
     try:
-        found = os.listdir(home)
+        found = os.listdir(trial_dir)
     except OSError:
         return []
     return sorted(index for name in found if (index := names.index_of(name)) is not None)

@@ -38,12 +38,12 @@ def mirror_root(remote: Remote, staging: str | None = None) -> Root:
     Raises:
         ExperimentExistsError: What is in the place that ``staging`` says is something else.
     """
-    home = _cache_of(remote)
-    note = home / ELSEWHERE
+    cache = _cache_of(remote)
+    note = cache / ELSEWHERE
     if staging is not None:
         chosen = Path(staging).expanduser().absolute() / remote.name
         _check_free(chosen, remote)
-        if chosen != home / remote.name:
+        if chosen != cache / remote.name:
             write_atomic(str(note), str(chosen).encode())
         return Root(chosen, remote=remote)
     try:
@@ -51,12 +51,12 @@ def mirror_root(remote: Remote, staging: str | None = None) -> Root:
     except FileNotFoundError:
         elsewhere = ""
     if not os.path.isabs(elsewhere) or mirrored_in(Path(elsewhere)) not in ("", remote.identity):
-        return Root(home / remote.name, remote=remote)
+        return Root(cache / remote.name, remote=remote)
     return Root(elsewhere, remote=remote)
 
 
 def _cache_of(remote: Remote) -> Path:
-    """The directory for the mirror of one experiment if the user has no other wish."""
+    """The directory for the mirror of one experiment if the user has chosen no other."""
     key = hashlib.sha256(remote.identity.encode()).hexdigest()[:12]
     return Path(Environment.read().staging_root or DEFAULT_CACHE).expanduser() / key
 

@@ -1,4 +1,4 @@
-"""Request files: how a person's wish travels from any process to the live driver of an experiment.
+"""Request files: how a person's request travels from any process to the live driver of an experiment.
 
 <root>/.holdfast/requests/<id>.json    created whole by whoever asks, removed by the driver once its answer is durable
 

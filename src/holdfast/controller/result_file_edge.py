@@ -18,7 +18,7 @@ from holdfast.callbacks.file_writer import FileWriter
 from holdfast.callbacks.loggers import ErrorFiles, FileLogger
 from holdfast.callbacks.policy_log import PolicyLog
 from holdfast.controller.file_sync import files_since
-from holdfast.controller.history_reader import Past
+from holdfast.controller.history_reader import HistoryReader
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.state import State
@@ -49,7 +49,7 @@ class ResultFileEdge:
         writer: FileWriter,
         loggers: Sequence[FileLogger],
         policies: PolicyLog | None,
-        history: Past,
+        history: HistoryReader,
         trials: TrialList,
         root: Root,
         output_files: tuple[str, ...],
@@ -168,7 +168,7 @@ class ErrorFileEdge:
         failure: The first trial that ended in ERROR and its pickled exception, for ``fail_fast="raise"``.
     """
 
-    def __init__(self, files: ErrorFiles, trials: TrialList, history: Past) -> None:
+    def __init__(self, files: ErrorFiles, trials: TrialList, history: HistoryReader) -> None:
         self._files = files
         self._trials = trials
         self._history = history

@@ -215,7 +215,7 @@ class ObjectsFirst:
         self._store = store
         self._uploads = FencedUploads(store)
         self._root = root
-        self._there: dict[str, tuple[int, int]] = {}  # as they were when the store was seen to have them
+        self._sent: dict[str, tuple[int, int]] = {}  # as they were when the store was seen to have them
         self._unsent: set[str] = set()
         self._one_at_a_time = threading.Lock()
 
@@ -243,15 +243,15 @@ class ObjectsFirst:
     def _has_one_of(self, *keys: str) -> bool:
         return any(self._store.stat(key) is not None for key in keys)
 
-    def note_there(self) -> None:
+    def note_sent(self) -> None:
         """Do not send again what the store has; a file that was replaced is sent by whoever replaced it."""
-        there = {stat.key.rpartition("/")[2]: stat.size for stat in self._store.list(f"{OBJECTS}/")}
-        self._there = {name: facts for name, facts in self._scan().items() if there.get(name) == facts[0]}
+        stored = {stat.key.rpartition("/")[2]: stat.size for stat in self._store.list(f"{OBJECTS}/")}
+        self._sent = {name: facts for name, facts in self._scan().items() if stored.get(name) == facts[0]}
 
     def find_unsent(self) -> None:
-        """Find what the store lacks: from a driver that was killed, or written since ``note_there``."""
-        self._unsent.update(name for name, facts in self._scan().items() if self._there.get(name) != facts)
-        self._there.clear()
+        """Find what the store lacks: from a driver that was killed, or written since ``note_sent``."""
+        self._unsent.update(name for name, facts in self._scan().items() if self._sent.get(name) != facts)
+        self._sent.clear()
 
     def _scan(self) -> dict[str, tuple[int, int]]:
         found = {}

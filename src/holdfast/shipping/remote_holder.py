@@ -63,8 +63,8 @@ def remote_claim(store: Store, root: str | os.PathLike[str] | None = None) -> Ho
         except ObjectMissingError:
             continue  # it was merged meanwhile
         found = judge(store, part.header, remote.modified[newest])
-        here = epochs.holder(root) if root is not None and found.alive else None
-        if here is not None and here.released and here.claim == found.claim:
+        local = epochs.holder(root) if root is not None and found.alive else None
+        if local is not None and local.released and local.claim == found.claim:
             found = found._replace(alive=False, released=True, certain=True, dead_in_s=None)
         return found
     raise StoreUnreachableError(f"The newest part in {store.url} vanishes whenever it is read. Try again.")

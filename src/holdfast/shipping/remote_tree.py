@@ -58,10 +58,10 @@ class RemoteTree:
                 if piece.offset > size:
                     raise parts.damaged(key, f"continues at byte {piece.offset} of {piece.file}, which has {size}")
                 file.seek(piece.offset)
-                there = file.read(len(data))
-                if there != data[: len(there)]:
+                present = file.read(len(data))
+                if present != data[: len(present)]:
                     raise parts.damaged(key, f"and the parts before it say different things of {piece.file}")
-                file.write(data[len(there) :])
+                file.write(data[len(present) :])
 
     def _own(self, file: str) -> str:
         """Return the path of a file that is about to change, having copied what is known of it."""

@@ -175,7 +175,7 @@ class Shipper:
         self._merge_every = merging[0]
         self._merger = Merger(store, start.root, size=merging[0], kept=merging[1])
         self._merging: threading.Thread | None = None
-        self._outbox = PendingRecords(start.root, disk, start.claim, start.shipped)
+        self._pending = PendingRecords(start.root, disk, start.claim, start.shipped)
         self._number = start.shipped.number
         self._prev = start.shipped.prev
         self._outgoing: _Outgoing | None = None
@@ -189,7 +189,7 @@ class Shipper:
         # The lock guards what other threads ask and tell: `shipped_seq`, `_wanted`, `_news`, `_marks`, `_stopping`.
         self._lock = threading.Lock()
         self._changed = threading.Condition(self._lock)
-        self._shipped_seq = self._outbox.seq
+        self._shipped_seq = self._pending.seq
         self._wanted = 0
         self._news = False
         self._stopping = False
@@ -390,7 +390,7 @@ class Shipper:
     def _pack(self, synced: int, release: bool) -> _Outgoing:
         if self._disk.exists(epochs.fence_path(self._root, self._claim)):
             raise epochs.fenced_error(self._root, self._claim, disk=self._disk)
-        batch = self._outbox.collect(synced)
+        batch = self._pending.collect(synced)
         pieces = batch.pieces
         release = release and not batch.more
         if release:
@@ -422,12 +422,12 @@ class Shipper:
         self._last_put = self._clock.now()
         self._more = batch.more
         self._released = header.released
-        self._outbox.shipped(batch)
+        self._pending.shipped(batch)
         crashpoint("ship.before_note")
-        write_note(self._root, Shipped(self._number, self._prev, self._outbox.seq, self._outbox.files))
-        grown = self._outbox.seq > self._shipped_seq
+        write_note(self._root, Shipped(self._number, self._prev, self._pending.seq, self._pending.files))
+        grown = self._pending.seq > self._shipped_seq
         with self._lock:
-            self._shipped_seq = self._outbox.seq
+            self._shipped_seq = self._pending.seq
             self._changed.notify_all()
         if grown and self.on_shipped is not None:
             self.on_shipped(self._shipped_seq)

@@ -42,20 +42,20 @@ def _paths(files: list[list[Any]]) -> list[tuple[str, str]]:
 
 
 _VERBS: dict[str, Callable[[Any, Any], Any]] = {
-    "put": lambda store, it: store.put(it[0], it[1]),
-    "create": lambda store, it: store.create(it[0], it[1]),
-    "get": lambda store, it: store.get(it[0]),
-    "stat": lambda store, it: store.stat(it[0]),
-    "list": lambda store, it: store.list(it[0]),
-    "delete": lambda store, it: store.delete(it[0]),
-    "send": lambda store, it: store.send([Sending(*pair) for pair in _paths(it[0])]),
-    "replace": lambda store, it: store.replace(
-        [Replacing(*pair, version) for pair, version in zip(_paths(it[0]), it[1], strict=True)]
+    "put": lambda store, arguments: store.put(arguments[0], arguments[1]),
+    "create": lambda store, arguments: store.create(arguments[0], arguments[1]),
+    "get": lambda store, arguments: store.get(arguments[0]),
+    "stat": lambda store, arguments: store.stat(arguments[0]),
+    "list": lambda store, arguments: store.list(arguments[0]),
+    "delete": lambda store, arguments: store.delete(arguments[0]),
+    "send": lambda store, arguments: store.send([Sending(*pair) for pair in _paths(arguments[0])]),
+    "replace": lambda store, arguments: store.replace(
+        [Replacing(*pair, version) for pair, version in zip(_paths(arguments[0]), arguments[1], strict=True)]
     ),
-    "fetch": lambda store, it: store.fetch([Fetching(*pair) for pair in _paths(it[0])]),
-    "abort_stale": lambda store, it: store.abort_stale(it[0]),
-    "create_is_atomic": lambda store, it: store.create_is_atomic(),
-    "close": lambda store, it: store.close(),
+    "fetch": lambda store, arguments: store.fetch([Fetching(*pair) for pair in _paths(arguments[0])]),
+    "abort_stale": lambda store, arguments: store.abort_stale(arguments[0]),
+    "create_is_atomic": lambda store, arguments: store.create_is_atomic(),
+    "close": lambda store, arguments: store.close(),
 }
 
 

@@ -60,7 +60,7 @@ class StoreAccess(msgspec.Struct, frozen=True, kw_only=True):
     __str__ = __repr__
 
 
-def grant(address: Address, environ: Mapping[str, str], witness: tuple[str, bytes]) -> StoreAccess:
+def make_access(address: Address, environ: Mapping[str, str], witness: tuple[str, bytes]) -> StoreAccess:
     """What the driver lets its nodes use.
 
     Args:

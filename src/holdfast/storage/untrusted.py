@@ -77,8 +77,8 @@ def read_regular(path: str | os.PathLike[str], offset: int = 0, size: int = -1, 
         facts = os.fstat(file.fileno())
         if not 0 <= offset <= facts.st_size:
             return b""
-        there = facts.st_size - offset
-        wanted = there if size < 0 else min(size, there)  # a forged size must not reserve memory
+        available = facts.st_size - offset
+        wanted = available if size < 0 else min(size, available)  # a forged size must not reserve memory
         if wanted > SMALL_BYTES:
             _check_size(path, facts)
         file.seek(offset)

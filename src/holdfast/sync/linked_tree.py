@@ -251,9 +251,9 @@ class LinkedTree:
     def _is_same(self, entry: os.DirEntry[str], place: str) -> bool:
         if not os.path.lexists(place):
             return False
-        here, there = entry.stat(follow_symlinks=False), os.lstat(place)
-        as_copied = self._copies and (here.st_size, here.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
-        return as_copied or os.path.samestat(here, there)
+        source, copied = entry.stat(follow_symlinks=False), os.lstat(place)
+        as_copied = self._copies and (source.st_size, source.st_mtime_ns) == (copied.st_size, copied.st_mtime_ns)
+        return as_copied or os.path.samestat(source, copied)
 
     def _link(self, path: str, place: str) -> None:
         temporary = f"{os.path.dirname(place)}/{TEMP_PREFIX}{os.urandom(6).hex()}"

@@ -61,36 +61,38 @@ class StoreSyncer(BackgroundSyncer):
 
     def copy_up(self, local_dir: str, remote_dir: str, exclude: Sequence[str] | None) -> None:
         """Upload what has changed."""
-        here = os.path.abspath(local_dir)
-        if not os.path.isdir(here):
+        directory = os.path.abspath(local_dir)
+        if not os.path.isdir(directory):
             raise SyncError(f"{local_dir} is not a directory, so nothing was copied to {remote_dir}.")
         store = self._store(remote_dir)
-        known = self._same.setdefault((remote_dir, here), {})
-        found = {rel: facts for rel, facts in _files_below(here) if not _is_left_out(rel, exclude)}
+        known = self._same.setdefault((remote_dir, directory), {})
+        found = {rel: facts for rel, facts in _files_below(directory) if not _is_left_out(rel, exclude)}
         changed = [rel for rel, facts in found.items() if rel not in known or known[rel][0] != facts]
         for batch in self._batches(changed):
-            store.send([Sending(os.path.join(here, rel), rel) for rel in batch])
+            store.send([Sending(os.path.join(directory, rel), rel) for rel in batch])
         if changed:
-            there = {one.key: one for one in store.list("")}
+            stored = {one.key: one for one in store.list("")}
             for rel in changed:
-                if rel not in there or there[rel].size != found[rel][1]:
-                    raise SyncError(f"{os.path.join(here, rel)} was changed while it was copied to {remote_dir}.")
-                known[rel] = (found[rel], there[rel])
+                if rel not in stored or stored[rel].size != found[rel][1]:
+                    raise SyncError(f"{os.path.join(directory, rel)} was changed while it was copied to {remote_dir}.")
+                known[rel] = (found[rel], stored[rel])
 
     def copy_down(self, remote_dir: str, local_dir: str, exclude: Sequence[str] | None) -> None:
         """Download what has changed. Nothing at the other end is no failure: then nothing is copied."""
-        here = os.path.abspath(local_dir)
-        os.makedirs(here, exist_ok=True)
+        directory = os.path.abspath(local_dir)
+        os.makedirs(directory, exist_ok=True)
         store = self._store(remote_dir)
-        there = {one.key: one for one in store.list("") if not _is_left_out(one.key, exclude)}
-        known = self._same.setdefault((remote_dir, here), {})
-        changed = [key for key, one in there.items() if known.get(key) != (_facts_of(os.path.join(here, key)), one)]
+        stored = {one.key: one for one in store.list("") if not _is_left_out(one.key, exclude)}
+        known = self._same.setdefault((remote_dir, directory), {})
+        changed = [
+            key for key, one in stored.items() if known.get(key) != (_facts_of(os.path.join(directory, key)), one)
+        ]
         for batch in self._batches(changed):
-            store.fetch([Fetching(key, _inside(here, key)) for key in batch])
+            store.fetch([Fetching(key, _inside(directory, key)) for key in batch])
         for key in changed:
-            facts = _facts_of(os.path.join(here, key))
+            facts = _facts_of(os.path.join(directory, key))
             if facts is not None:
-                known[key] = (facts, there[key])
+                known[key] = (facts, stored[key])
 
     def remove(self, remote_dir: str) -> None:
         """Delete a directory; what is not there counts as deleted."""

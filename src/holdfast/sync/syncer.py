@@ -161,7 +161,7 @@ class _Operation:
         self._ended.set()
 
     def _run(self) -> None:
-        _here.operation = self
+        _thread.operation = self
         try:
             self._job()
         except BaseException as error:  # also sys.exit() in a user's function: it must not pass for success
@@ -171,7 +171,7 @@ class _Operation:
             self._ended.set()
 
 
-_here = threading.local()
+_thread = threading.local()
 
 
 class BackgroundSyncer(Syncer):
@@ -217,7 +217,7 @@ class BackgroundSyncer(Syncer):
     @property
     def given_up(self) -> bool:
         """Whether the operation that the calling thread works at has been given up; a long one looks now and then."""
-        operation: _Operation | None = getattr(_here, "operation", None)
+        operation: _Operation | None = getattr(_thread, "operation", None)
         return operation is not None and operation.given_up
 
     def sync_up(self, local_dir: str, remote_dir: str, exclude: Sequence[str] | None = None) -> bool:

@@ -226,9 +226,9 @@ class MemoryStore:
         self._objects[key] = _Object(bytes(data), self._clock(), f"version {self._writes}")
 
     def _replace(self, path: str, key: str, version: str) -> Replaced:
-        there = self._objects[key].version if key in self._objects else ABSENT
-        if self.honours_create and version not in (there, ANY):
-            return Replaced(False, there)
+        current = self._objects[key].version if key in self._objects else ABSENT
+        if self.honours_create and version not in (current, ANY):
+            return Replaced(False, current)
         self._write(key, file_content(path))
         return Replaced(True, self._objects[key].version)
 
