@@ -246,15 +246,13 @@ def create_experiment(
     name = trainable_name(trainable)
     is_class = is_class_trainable(function)
     space = check_space(param_space)
-    assert run_config.checkpoint_config is not None
-    check_checkpoint_config(run_config.checkpoint_config, is_class, name)
-    check_cluster(run_config, environment)
+    _check_run(run_config, environment, name, is_class=is_class)
     if start:
         start_checkpoint.check(start)
-    resolve_stopper(run_config.stop)
     check_names(space)
     pickled = dump_trainable(function)
     plain_space, objects = extract_objects(space)
+    assert run_config.checkpoint_config is not None
     seed = tune_config.seed if tune_config.seed is not None else drawn_seed()
     settings = Settings(plain_space, tune_config, run_config)
     check_algorithms(tune_config, plain_space, seed)
@@ -286,16 +284,20 @@ def create_experiment(
         references=references,
         session=session() if references else "",
     )
-    files = {
-        root.trainable_file: pickled,
-        root.values_file: pickled_objects,
-        root.settings_file: pickled_settings,
-    }
+    files = {root.trainable_file: pickled, root.values_file: pickled_objects, root.settings_file: pickled_settings}
     spec.objects = {path.name: digest_of(content) for path, content in files.items()}
     _write(root, spec, files, start)
     if root.remote is not None:
         _publish(root, root.remote, run_config)
     return Experiment(root, spec, settings, function, load_objects(root.values_file, stored=pickled_objects))
+
+
+def _check_run(run_config: RunConfig, environment: Environment, name: str, *, is_class: bool) -> None:
+    """Refuse what cannot be carried out, before anything is written."""
+    assert run_config.checkpoint_config is not None
+    check_checkpoint_config(run_config.checkpoint_config, is_class, name)
+    check_cluster(run_config, environment)
+    resolve_stopper(run_config.stop)
 
 
 def _without_secrets(settings: Settings) -> Settings:

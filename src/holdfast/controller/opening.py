@@ -11,7 +11,7 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import msgspec
 
@@ -79,7 +79,7 @@ class Opened(msgspec.Struct):
     snapshot_seq: int = -1
     damage: JournalDamagedError | None = None
     changed: set[int] = set()
-    """Trials that the events after the snapshot have changed."""
+    """Trials that the events after the snapshot have changed; not asked for without a listener."""
 
     @property
     def is_vouched(self) -> bool:
@@ -113,15 +113,26 @@ def collector_paused() -> Iterator[None]:
         gc.enable()
 
 
+class Listener(Protocol):
+    """What follows the events while they are folded, from the snapshot or from the first one."""
+
+    def accepts(self, policies: dict[str, bytes], state: State) -> bool:
+        """Whether the snapshot, with what policies stored in it, is enough to begin with; else everything is read."""
+
+    def before(self, state: State, event: ev.AnyEvent) -> None:
+        """``event`` is about to be applied."""
+
+    def after(self, state: State, event: ev.AnyEvent) -> None:
+        """``event`` has been applied."""
+
+
 @collector_paused()
 def open_state(
     root: Path,
     retention: Retention,
     *,
     store: SnapshotStore | None = None,
-    before: Callable[[State, ev.AnyEvent], None] | None = None,
-    watch: Callable[[State, ev.AnyEvent], None] | None = None,
-    accept: Callable[[dict[str, bytes], ChangedSettings], bool] = lambda _policies, _settings: True,
+    listener: Listener | None = None,
     tolerant: bool = False,
     disk: Disk = REAL_DISK,
     progress: Progress | None = None,
@@ -132,10 +143,7 @@ def open_state(
         root: The experiment's root.
         retention: The user's rule; the ranking of checkpoints is part of the state.
         store: Where snapshots are looked for; a driver passes the one that it will continue writing to.
-        before: Sees the state right before each event that was read is applied.
-        watch: Sees the state right after each event that was read.
-        accept: Is given what policies stored in the snapshot, and the settings that held then, before later events are
-            read; if it says no, the whole history is read.
+        listener: Sees the state before and after each event that was read, and may refuse the snapshot.
         tolerant: Fold what stands before damage, and say what that is, instead of raising it.
         disk: Where the root is.
         progress: Is told how far it got.
@@ -147,7 +155,7 @@ def open_state(
     snapshot = (store or SnapshotStore(root, disk=disk)).load()
     meter = None if progress is None else _Meter(progress, root, snapshot)
     found = None if snapshot is None else _unpack(snapshot, retention, meter)
-    if snapshot is not None and found is not None and accept(found[1], found[0].settings):
+    if snapshot is not None and found is not None and (listener is None or listener.accepts(found[1], found[0])):
         state, position, seq = found[0], snapshot.position, snapshot.seq
     try:
         events = read_events(root, after=position, disk=disk, through=None if meter is None else meter.records)
@@ -160,14 +168,15 @@ def open_state(
     try:
         with events.folding():
             for event in events:
-                if before is not None:
-                    check(state, event)
-                    before(state, event)
+                if listener is None:
+                    fold(state, event, retention)
+                    continue
+                check(state, event)
+                listener.before(state, event)
                 fold(state, event, retention)
+                listener.after(state, event)
                 if type(event) in CHANGES_ITS_TRIAL and event.n >= 0:  # type: ignore[union-attr]
                     changed.add(event.n)  # type: ignore[union-attr]
-                if watch is not None:
-                    watch(state, event)
     except JournalDamagedError as damage:
         if not tolerant:
             raise

@@ -8,7 +8,6 @@ from typing import Any, Protocol
 from holdfast.controller.opening import Opened, open_state
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.core import events as ev
-from holdfast.core.changed_settings import ChangedSettings
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Trial
 from holdfast.core.user_facts import STOPPED_BY_USER
@@ -92,28 +91,30 @@ def open_with_memory(
     if not memories:
         return open_state(root.path, retention, store=store, disk=disk)
 
-    def before(state: State, event: ev.AnyEvent) -> None:
-        for memory in memories:
+    return open_state(root.path, retention, store=store, listener=_Memories(memories, retold), disk=disk)
+
+
+class _Memories:
+    """Passes on to each memory what is read, if the snapshot does not hold all of them."""
+
+    def __init__(self, memories: Sequence[Memory], retold: int) -> None:
+        self._memories = memories
+        self._retold = retold
+
+    def accepts(self, policies: dict[str, bytes], state: State) -> bool:
+        # Whatever may fail to remember comes first, so that the others are still as new if everything is told again.
+        known = state.settings.retold == self._retold and all(memory.name in policies for memory in self._memories)
+        return known and all(
+            memory.set_state(policies[memory.name]) for memory in sorted(self._memories, key=_is_sturdy)
+        )
+
+    def before(self, state: State, event: ev.AnyEvent) -> None:
+        for memory in self._memories:
             memory.before(state, event)
 
-    def after(state: State, event: ev.AnyEvent) -> None:
-        for memory in memories:
+    def after(self, state: State, event: ev.AnyEvent) -> None:
+        for memory in self._memories:
             memory.after(state, event)
-
-    def remember(stored: dict[str, bytes], settings: ChangedSettings) -> bool:
-        # Whatever may fail to remember comes first, so that the others are still as new if everything is told again.
-        known = settings.retold == retold and all(memory.name in stored for memory in memories)
-        return known and all(memory.set_state(stored[memory.name]) for memory in sorted(memories, key=_is_sturdy))
-
-    return open_state(
-        root.path,
-        retention,
-        store=store,
-        before=before,
-        watch=after,
-        accept=remember,
-        disk=disk,
-    )
 
 
 def _is_sturdy(memory: Memory) -> bool:
