@@ -93,6 +93,8 @@ class ShippedJournal:
             raise
         if self._sync:
             self._journal.request_sync()
+            # Whether it arrived in time is not asked: the loop answers nobody before `accepted_seq` says so, and while
+            # the store is silent it must be able to listen to signals and to name the trouble.
             self._shipper.wait_shipped(seq, SYNC_REPLY_S)
         return seq
 
@@ -234,6 +236,7 @@ class ObjectsFirst:
             while new:
                 self._unsent.add(new.popleft())
             found = [(name, self._root.objects / name) for name in sorted(self._unsent)]
+            # A name stays unsent until an upload has returned: after one that failed, the next call sends it again.
             # One that somebody has removed must not keep everything else from being shipped.
             files = [Sending(str(path), f"{OBJECTS}/{name}") for name, path in found if path.is_file()]
             if self._uploads.send(files, is_void=lambda: self._has_one_of(unless, parts.next_key(unless))):

@@ -376,6 +376,7 @@ class Shipper:
 
     def _attempt(self, synced: int, *, release: bool = False) -> None:
         try:
+            # The same bytes each time: after a lost answer, other ones would make our own part look a successor's.
             if self._outgoing is None:
                 self._outgoing = self._pack(synced, release)
             self._put(self._outgoing)
@@ -424,6 +425,7 @@ class Shipper:
         self._released = header.released
         self._pending.shipped(batch)
         crashpoint("ship.before_note")
+        # After the part, never before it: a note of a part that is not in the store says that the store has lost it.
         write_note(self._root, Shipped(self._number, self._prev, self._pending.seq, self._pending.files))
         grown = self._pending.seq > self._shipped_seq
         with self._lock:
@@ -440,6 +442,7 @@ class Shipper:
         """Say that the newest part is there, so that it is missed if it ever is not. If that fails, nobody is told."""
         before, self._marked_at = self._marked, self._clock.now()
         try:
+            # The older mark goes last: two of them do no harm, and without any nobody would notice that parts are lost.
             self._store.put(parts.mark_key(self._number), b"")
             self._marked = self._number
             if before:
