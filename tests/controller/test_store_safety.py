@@ -27,7 +27,8 @@ from holdfast.core.state import DriverMemory, State
 from holdfast.core.transitions import apply
 from holdfast.errors import ExperimentExistsError, ExperimentLockedError, FencedError
 from holdfast.journal import Journal, claim_epoch, read_journal
-from holdfast.shipping.restore_mirror import claim_remote, restore_mirror
+from holdfast.shipping.claiming import claim_remote
+from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.shipping.shipper import Shipper
 from holdfast.storage.address import parse
 from holdfast.storage.layout import Root

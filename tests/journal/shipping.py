@@ -11,8 +11,9 @@ import pytest
 from holdfast.journal import Journal, claim_epoch, read_journal
 from holdfast.journal import epoch as epochs
 from holdfast.journal.claims import Claim
+from holdfast.shipping.claiming import claim_remote
 from holdfast.shipping.remote_holder import refuse_live, remote_claim
-from holdfast.shipping.restore_mirror import RestoredMirror, claim_remote, restore_mirror
+from holdfast.shipping.restore_mirror import RestoredMirror, restore_mirror
 from holdfast.shipping.shipper import Shipper
 from holdfast.testing.memory_store import MemoryStore
 

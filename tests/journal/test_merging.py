@@ -11,9 +11,10 @@ import pytest
 
 from holdfast.journal import Journal, claim_epoch, read_journal
 from holdfast.shipping import parts
+from holdfast.shipping.claiming import claim_remote
 from holdfast.shipping.merging import Merger
 from holdfast.shipping.parts import Span
-from holdfast.shipping.restore_mirror import claim_remote, restore_mirror
+from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.shipping.shipper import Shipper
 from holdfast.storage.filesystems import FilesystemStore, LocalFiles
 from holdfast.storage.transfers import Transfers

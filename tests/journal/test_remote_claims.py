@@ -17,8 +17,9 @@ from holdfast.errors import (
     UnsafeStoreError,
 )
 from holdfast.journal import Journal, claim_epoch, holder
+from holdfast.shipping.claiming import claim_remote
 from holdfast.shipping.remote_holder import refuse_live, remote_claim
-from holdfast.shipping.restore_mirror import claim_remote, restore_mirror
+from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.probe import probe
 from holdfast.testing.memory_store import Fault, MemoryStore
 

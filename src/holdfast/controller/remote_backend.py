@@ -49,7 +49,8 @@ from holdfast.journal.claims import Claim
 from holdfast.journal.epoch import claim_epoch, withdraw
 from holdfast.journal.log import Durability, Journal
 from holdfast.shipping import parts
-from holdfast.shipping.restore_mirror import RestoredMirror, claim_remote, restore_mirror
+from holdfast.shipping.claiming import claim_remote
+from holdfast.shipping.restore_mirror import RestoredMirror, restore_mirror
 from holdfast.shipping.shipper import Shipper, ShippingTrouble, ShipStart
 from holdfast.storage.layout import SPEC, Root
 from holdfast.storage.locks import lock
@@ -152,6 +153,8 @@ class RemoteBackend:
             restored = restore_mirror(self._store, self._root.path)
             self.message = restored.message
             self._restored = restored
+            # Again: the experiment may have been removed and made anew while its journal was brought. The new one
+            # must not be continued with that journal.
             if not self._is_ours():
                 raise _taken_place(self._remote.url)
             self._objects.note_sent()
@@ -163,6 +166,7 @@ class RemoteBackend:
                 with contextlib.suppress(StorageError):  # they only cost money, and not everybody may list them
                     self._store.abort_stale("")
             except BaseException:
+                # Else the mirror would say that a live driver has it for as long as this process lives.
                 withdraw(self._root.path, claim)
                 raise
         return claim

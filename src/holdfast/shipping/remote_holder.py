@@ -1,7 +1,7 @@
 """Which driver holds an experiment in a store, and what the store has of it.
 
 Owns the first read of a store, before anything is downloaded or claimed. Must never be needed for safety: liveness only
-decides whether a second driver is refused. Safety is the create-only claim in `restore_mirror`.
+decides whether a second driver is refused. Safety is the create-only claim in `claiming`.
 """
 
 from __future__ import annotations

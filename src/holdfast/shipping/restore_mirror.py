@@ -1,12 +1,12 @@
-"""Restore the local mirror from the remote store, keep what only the mirror has, then claim the experiment.
+"""Restore the local mirror from the remote store, and keep what only the mirror has.
 
 The remote journal is assembled next to the mirror: the plain files in the store, and all parts applied on top, each
 checked against its predecessor. What the mirror is known to hold (`progress_file`) is not downloaded. Then the two are
 compared, and a new ``.holdfast`` is moved in as a whole if the store has newer records. So a crash at any point leaves
 the old mirror, the new one, or none, and restoring again works.
 
-Owns the mirror's ``.holdfast`` until the local claim is made. Must never write to the store, except for the claim and
-to read its clock, and must never remove records of the mirror that the store does not have: they are set aside.
+Owns the mirror's ``.holdfast`` until the local claim is made. Must never write to the store, except to
+read its clock, and must never remove records of the mirror that the store does not have: they are set aside.
 """
 
 from __future__ import annotations
@@ -21,7 +21,6 @@ from collections.abc import Collection, Iterator
 from typing import Literal, NamedTuple
 
 from holdfast.errors import (
-    ExperimentLockedError,
     JournalDamagedError,
     NewerFormatError,
     ObjectMissingError,
@@ -30,29 +29,27 @@ from holdfast.errors import (
     StoreUnreachableError,
 )
 from holdfast.journal import epoch as epochs
-from holdfast.journal.claims import Claim, encode_claim
+from holdfast.journal.claims import Claim
 from holdfast.journal.durable_mark import publish
 from holdfast.journal.epoch import Holder
-from holdfast.journal.identity import uid_in, uid_of
+from holdfast.journal.identity import uid_in
 from holdfast.journal.reader import read_journal
 from holdfast.journal.segments import parse_name
 from holdfast.shipping import parts
 from holdfast.shipping.merging import SCRATCH_PREFIX
-from holdfast.shipping.parts import Part, PartHeader, Piece, Span
-from holdfast.shipping.progress_file import VIEW, Extent, Shipped, read_note, write_note
+from holdfast.shipping.parts import Part, Span
+from holdfast.shipping.progress_file import VIEW, Shipped, read_note, write_note
 from holdfast.shipping.remote_holder import MAX_TRIES, RemoteListing, judge, look
 from holdfast.shipping.remote_tree import RemoteTree, compare, end_of, keep_own_files, sync_tree
-from holdfast.shipping.shipper import ShipStart
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.layout import PRIVATE, SPEC
 from holdfast.storage.local import REAL_DISK, fsync_dir
 from holdfast.storage.locks import lock, who_holds
 from holdfast.storage.mounts import free_bytes
-from holdfast.storage.store import Fetching, Stat, Store, create_once
+from holdfast.storage.store import Fetching, Stat, Store
 from holdfast.storage.untrusted import read_regular
 
 Case = Literal["absent", "equal", "ahead", "behind", "diverged"]
-
 
 LOCK_S = 120.0
 """How long to wait for another process that restores the same mirror."""
@@ -89,9 +86,10 @@ def restore_mirror(store: Store, root: str | os.PathLike[str], *, read_only: boo
     """Bring the mirror at ``root`` up to what the store has.
 
     Args:
-        store: The experiment's address. root: The mirror, or where it is to be. read_only: Leave a mirror that is there
-        as it is, and the store too. If the store has continued, a view beside the
-            mirror is returned instead.
+        store: The experiment's address.
+        root: The mirror, or where it is to be.
+        read_only: Leave a mirror that is there as it is, and the store too. If the store has continued, a view beside
+            the mirror is returned instead.
 
     Raises:
         JournalDamagedError: A part is missing or damaged; its key is named.
@@ -195,6 +193,7 @@ class _MirrorRestore:
 
     def _apply(self, tree: RemoteTree, spans: list[Span], known: Shipped) -> Part | None:
         """Apply the parts behind those that are known. Returns the newest one; None if there is no (such) part."""
+        # The last part that is known is read again: its hash tells whether the note is of this history at all.
         chosen = parts.cover(spans, after=max(0, known.number - 1))
         paths = [os.path.join(self._work, "parts", f"{span.first}-{span.last}.hfp") for span in chosen]
         self._store.fetch([Fetching(span.key, path) for span, path in zip(chosen, paths, strict=True)])
@@ -288,6 +287,8 @@ class _MirrorRestore:
         _publish(tree.path)
         sync_tree(new)
         aside = ""
+        # Between the two renames the mirror has no private directory. Whoever is killed there leaves a mirror that the
+        # next call finds absent and fills again; moving single files would leave a mixture of two histories.
         crashpoint("restore_mirror.before_move")
         if restored.case == "diverged":
             aside = self._aside()
@@ -330,7 +331,7 @@ class _MirrorRestore:
         os.rename(mine, os.path.join(aside, PRIVATE))
 
     def _aside(self) -> str:
-        newest = max((int(name) for name in REAL_DISK.list(_epochs(self._root)) if name.isdigit()), default=0)
+        newest = max((int(name) for name in REAL_DISK.list(epochs_directory(self._root)) if name.isdigit()), default=0)
         path = os.path.join(self._root, f"{PRIVATE}.superseded-{newest}")
         count = 1
         while os.path.lexists(path):
@@ -347,13 +348,14 @@ class _MirrorRestore:
     def _age(self, holder: Holder | None) -> None:
         """Let the local claim see how long ago a driver on another machine was heard of."""
         if holder is not None and holder.claim.machine != epochs.this_machine():
-            path = os.path.join(_epochs(self._root), f"{holder.claim.epoch:08d}")
+            path = os.path.join(epochs_directory(self._root), f"{holder.claim.epoch:08d}")
             heard = time.time() - holder.age_s
             with contextlib.suppress(FileNotFoundError):
                 os.utime(path, (heard, heard))
 
 
-def _epochs(root: str) -> str:
+def epochs_directory(root: str) -> str:
+    """Where a mirror has the epoch files of its drivers."""
     return os.path.join(root, PRIVATE, "epochs")
 
 
@@ -386,114 +388,3 @@ def _sweep(root: str, prefixes: tuple[str, ...]) -> None:
     for name in os.listdir(root):
         if name.startswith(prefixes):
             shutil.rmtree(os.path.join(root, name), ignore_errors=True)
-
-
-# ------------------------------------------------------------------------------------------- claiming
-
-
-def claim_remote(store: Store, restored: RestoredMirror, claim: Claim, *, takeover: bool = False) -> ShipStart:
-    """Become the one writer of the experiment in the store: create the next part, with the claim's epoch file in it.
-
-    Args:
-        store: The experiment's address.
-        restored: From `restore_mirror`, before the claim.
-        claim: From `claim_epoch` on the mirror. Open the journal only after this call.
-        takeover: Succeed a driver that turns out to be alive, too.
-
-    Raises:
-        ExperimentLockedError: Somebody else was faster, or the driver that seemed to be dead is not.
-        StorageError: The store does not answer, or refuses.
-
-    Durability:
-        The claim is in the store when this returns, and every older driver is fenced.
-    """
-    root = restored.root
-    for _ in range(MAX_TRIES):
-        part, shipped = _claim_part(root, claim, restored.shipped)
-        key = parts.part_key(part.header.number)
-        foreign = _create(store, key, part.data)
-        if foreign is None and not _is_passed(store, part.header.number):
-            write_note(root, shipped)
-            return ShipStart(root, claim, shipped)
-        if foreign is None:
-            # The number was free only because its part was merged and deleted since we looked: it is not the next one.
-            store.delete([key])
-            restored = restore_mirror(store, root)
-            assert restored.holder is not None
-            if restored.holder.claim.epoch >= claim.epoch or (restored.holder.alive and not takeover):
-                raise epochs.locked_error(store.url, restored.holder)
-            REAL_DISK.create_exclusive(_epoch_file(root, claim), encode_claim(claim))
-            continue
-        other = parts.decode_parts(foreign, key)[-1]
-        holder = judge(store, other.header, time.time(), ask=False)
-        if other.header.claims or (holder.alive and not takeover):
-            _yield_to(root, other)
-            raise epochs.locked_error(store.url, holder._replace(alive=True, age_s=0.0))
-        # The driver that we succeed was still shipping. What has arrived counts.
-        restored = restore_mirror(store, root)
-        assert restored.holder is not None
-        if restored.holder.claim.writer != other.header.by.writer:
-            raise epochs.locked_error(store.url, restored.holder)
-        REAL_DISK.create_exclusive(_epoch_file(root, claim), encode_claim(claim))
-    raise _beaten(store, claim)
-
-
-def _claim_part(root: str, claim: Claim, shipped: Shipped) -> tuple[Part, Shipped]:
-    pieces: list[Piece] = []
-    bodies: list[bytes] = []
-    files = dict(shipped.files)
-    for name in sorted(REAL_DISK.list(_epochs(root))):
-        file = f"{parts.EPOCHS}{name}"
-        if len(name) != 8 or not name.isdigit() or int(name) > claim.epoch or file in files:
-            continue
-        data = REAL_DISK.read(os.path.join(root, file))
-        pieces.append(Piece(file, 0, len(data)))
-        bodies.append(data)
-        files[file] = Extent(len(data), parts.digest(data))
-    header = PartHeader(
-        number=shipped.number + 1,
-        by=claim,
-        at=time.time(),
-        prev=shipped.prev,
-        seq=shipped.seq,
-        claims=True,
-        pieces=pieces,
-        uid=uid_of(root),
-    )
-    body = b"".join(bodies)
-    part = Part(header, body, parts.encode_part(header, body))
-    return part, Shipped(header.number, part.digest, shipped.seq, files)
-
-
-def _create(store: Store, key: str, data: bytes) -> bytes | None:
-    """As `create_once`, but an answer that is lost is asked for once more: nobody else would find out."""
-    try:
-        return create_once(store, key, data)
-    except StoreUnreachableError:
-        return create_once(store, key, data)
-
-
-def _is_passed(store: Store, number: int) -> bool:
-    """Whether the store has another object with this part or a later one."""
-    return any(span.last >= number and span != Span(number, number) for span in look(store, parts.PREFIX).spans)
-
-
-def _yield_to(root: str, winner: Part) -> None:
-    """Replace our epoch file, which the store will never know, by the winner's."""
-    for piece, data in winner.contents():
-        if piece.file.startswith(parts.EPOCHS) and piece.size:
-            REAL_DISK.write_atomic(os.path.join(root, piece.file), data)
-
-
-def _epoch_file(root: str, claim: Claim) -> str:
-    return os.path.join(_epochs(root), f"{claim.epoch:08d}")
-
-
-def _beaten(store: Store, claim: Claim) -> ExperimentLockedError:
-    return ExperimentLockedError(
-        f"The experiment {store.url} could not be claimed: its driver uploads faster than this one can take over. "
-        f"Nothing was changed. Stop that driver, then try again.",
-        host=claim.host,
-        pid=claim.pid,
-        age_s=0.0,
-    )
