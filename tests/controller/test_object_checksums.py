@@ -19,8 +19,9 @@ from holdfast.controller.spec import Spec, read_spec
 from holdfast.core import events as ev
 from holdfast.errors import DamageError, ExperimentExistsError, ObjectDamagedError
 from holdfast.journal.reader import read_journal
+from holdfast.storage.digest import digest_of
 from holdfast.storage.layout import Root
-from holdfast.trainable.sealed import BadObject, check_object, digest_of, seal
+from holdfast.trainable.sealed import BadObject, check_object, seal
 
 BASE = ("settings.pkl", "trainable.pkl", "values.pkl")
 

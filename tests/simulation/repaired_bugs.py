@@ -8,9 +8,8 @@ from simulated_bugs import COPYING, LEARNING, PASSING, SELDOM_SAVED, Patch, Rare
 
 from holdfast.controller import lifecycle
 from holdfast.controller.checkpoint_jobs import CheckpointJobEdge
-from holdfast.controller.lifecycle import OPENING, LifeStep
+from holdfast.controller.lifecycle import OPENING, LifeStep, Spools
 from holdfast.controller.loop import Controller
-from holdfast.controller.spool_reader import Spools
 from holdfast.controller.watches import Watches
 from holdfast.core import decide, plan, requests, resuming, transitions
 from holdfast.core import events as ev

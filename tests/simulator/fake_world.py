@@ -68,7 +68,7 @@ class World:
 
 
 class MemorySpools:
-    """The spools of a story (``controller.spool_reader.Spools``)."""
+    """The spools of a story (``controller.lifecycle.Spools``)."""
 
     def __init__(self, world: World, process: DriverProcess) -> None:
         self._spools = world.spools

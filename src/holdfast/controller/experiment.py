@@ -47,6 +47,7 @@ from holdfast.space.value_names import value_names
 from holdfast.space.variants import VariantPlan
 from holdfast.stopper import resolve_stopper
 from holdfast.storage.address import parse
+from holdfast.storage.digest import digest_of
 from holdfast.storage.layout import Root
 from holdfast.storage.local import write_atomic
 from holdfast.storage.remote_root import Remote, remote_of
@@ -57,7 +58,6 @@ from holdfast.trainable.pickling import (
     dump_trainable,
     load_objects,
 )
-from holdfast.trainable.sealed import digest_of
 from holdfast.views.trials import ExperimentInfo
 
 MAX_NAME_TRIES = 10_000

@@ -8,14 +8,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from holdfast.controller.loop import Controller
-from holdfast.controller.spool_reader import Spools, hear_spools
 from holdfast.controller.stop_rule import UserStopRule
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
+from holdfast.core.observations import Report
+from holdfast.core.state import State
 from holdfast.journal.log import Journal
+from holdfast.trainable.spool_writer import SpoolOwner
 
 
 class LifeStep(NamedTuple):
@@ -66,6 +68,19 @@ LEAVING = (
     LifeStep("take_last_snapshot", "the last record: the next driver need not read what the snapshot has"),
 )
 """From the last turn to a driver that may claim something. The claim is released after these, whatever happens."""
+
+
+class Spools(Protocol):
+    """Where attempts leave what they have reported ahead."""
+
+    def owners(self) -> list[SpoolOwner]:
+        """Those that have left something."""
+
+    def read(self, owner: SpoolOwner, after: int) -> list[Report]:
+        """What one has reported after the report of this number."""
+
+    def forget(self, owners: Iterable[SpoolOwner]) -> None:
+        """What they have left is not needed any more."""
 
 
 class DriverLife(ABC):
@@ -193,3 +208,28 @@ class DriverLife(ABC):
     @abstractmethod
     def sweep(self, trials: set[int]) -> None:
         """Remove half-made stages of these trials that nobody needs."""
+
+
+def hear_spools(controller: Controller, journal: Journal, spools: Spools) -> None:
+    """Journal what is in the spools and not yet there, and forget them when it is durable.
+
+    Whoever could still add to them must have ended, and nothing that a later driver may need is touched.
+    """
+    state = controller.state
+    owners = [owner for owner in spools.owners() if owner.epoch <= state.epoch]  # later ones are a successor's
+    if not owners:
+        return
+    journal.flush()  # raises if somebody has taken over, who may not have read them yet
+    needed = [owner for owner in owners if owner.epoch == state.epoch or _is_running(state, owner)]
+    # At once, before there is an attempt of the same number: the journal does not know theirs, or knows its end.
+    spools.forget(set(owners).difference(needed))
+    for owner in needed:
+        if _is_running(state, owner):
+            controller.turn(spools.read(owner, state.trials[owner.n].ordinal))
+    if needed and journal.sync():
+        journal.flush()
+        spools.forget(needed)
+
+
+def _is_running(state: State, owner: SpoolOwner) -> bool:
+    return owner.n in state.running and state.trials[owner.n].attempt == owner.attempt

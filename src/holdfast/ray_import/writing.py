@@ -28,10 +28,10 @@ from holdfast.ray_import.facts import FINAL, RayExperiment
 from holdfast.ray_import.imported_history import ImportCounts, ImportedHistory
 from holdfast.space.naming import trial_id, why_no_name
 from holdfast.storage.crashpoint import crashpoint
+from holdfast.storage.digest import digest_of
 from holdfast.storage.layout import Root
 from holdfast.storage.local import fsync_dir, write_atomic
 from holdfast.trainable.pickling import dump_objects, dump_settings
-from holdfast.trainable.sealed import digest_of
 from holdfast.views.trials import ExperimentInfo
 
 ORIGIN = "Ray Tune"

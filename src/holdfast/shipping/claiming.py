@@ -21,6 +21,7 @@ from holdfast.shipping.progress_file import Extent, Shipped, write_note
 from holdfast.shipping.remote_holder import MAX_TRIES, judge, look
 from holdfast.shipping.restore_mirror import RestoredMirror, epochs_directory, restore_mirror
 from holdfast.shipping.shipper import ShipStart
+from holdfast.storage.digest import digest_of
 from holdfast.storage.local import REAL_DISK
 from holdfast.storage.store import Store, create_once
 
@@ -85,7 +86,7 @@ def _claim_part(root: str, claim: Claim, shipped: Shipped) -> tuple[Part, Shippe
         data = REAL_DISK.read(os.path.join(root, file))
         pieces.append(Piece(file, 0, len(data)))
         bodies.append(data)
-        files[file] = Extent(len(data), parts.digest(data))
+        files[file] = Extent(len(data), digest_of(data))
     header = PartHeader(
         number=shipped.number + 1,
         by=claim,

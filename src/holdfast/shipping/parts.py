@@ -20,6 +20,7 @@ import xxhash
 
 from holdfast.errors import JournalDamagedError, NewerFormatError
 from holdfast.journal.claims import Claim
+from holdfast.storage.digest import digest_of
 
 FORMAT = 1
 
@@ -103,7 +104,7 @@ class Part(NamedTuple):
     @property
     def digest(self) -> str:
         """The hash that the next part names."""
-        return digest(self.data)
+        return digest_of(self.data)
 
     def contents(self) -> Iterator[tuple[Piece, bytes]]:
         """Return each piece and its bytes."""
@@ -156,11 +157,6 @@ def parse_mark(key: str) -> int | None:
     """Return of which part a key says that it is there, or None if it is something else."""
     match = _MARK.fullmatch(key)
     return None if match is None else int(match[1])
-
-
-def digest(data: bytes) -> str:
-    """Return the hash by which a part is known to the next one."""
-    return xxhash.xxh3_128_hexdigest(data)
 
 
 def encode_part(header: PartHeader, body: bytes) -> bytes:

@@ -39,6 +39,7 @@ from holdfast.shipping.progress_file import Shipped, write_note
 from holdfast.shipping.remote_holder import SHIPPED_BEAT_S
 from holdfast.shipping.takeover import let_in
 from holdfast.storage.crashpoint import crashpoint
+from holdfast.storage.digest import digest_of
 from holdfast.storage.local import REAL_DISK, Disk
 from holdfast.storage.store import Store, create_once
 
@@ -183,8 +184,7 @@ class Shipper:
         self._uid = uid_of(start.root, disk)
         self._marked = 0  # the part of which this driver has said last that it is there
         self._marked_at = self._last_put = self._clock.now()
-        self._retry_at = -math.inf
-        self._failures = 0  # in a row
+        self._retry_at, self._failures = -math.inf, 0  # failures in a row
         self._marks: list[tuple[int, float]] = []  # up to which record the journal was synced, and when that was seen
         # The lock guards what other threads ask and tell: `shipped_seq`, `_wanted`, `_news`, `_marks`, `_stopping`.
         self._lock = threading.Lock()
@@ -419,7 +419,7 @@ class Shipper:
             return
         crashpoint("ship.after_put")
         self._outgoing = None
-        self._number, self._prev = header.number, parts.digest(data)
+        self._number, self._prev = header.number, digest_of(data)
         self._last_put = self._clock.now()
         self._more = batch.more
         self._released = header.released

@@ -33,10 +33,11 @@ from holdfast.storage import stale_uploads, store_failures
 from holdfast.storage.address import Address
 from holdfast.storage.clients import Clients
 from holdfast.storage.crashpoint import crashpoint
+from holdfast.storage.digest import digest_of
 from holdfast.storage.key_names import from_key, to_key
 from holdfast.storage.options import MB, REQUEST_BACKOFF, StoreOptions
 from holdfast.storage.store import ABSENT, ANY, Fetching, Replaced, Replacing, Sending, Stat
-from holdfast.storage.transfers import HashedReader, Progress, Transfers, digest_of, read_whole, write_hashed
+from holdfast.storage.transfers import HashedReader, Progress, Transfers, read_whole, write_hashed
 
 T = TypeVar("T")
 

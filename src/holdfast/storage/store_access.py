@@ -15,9 +15,9 @@ import msgspec
 
 from holdfast.errors import ObjectMissingError, StorageError
 from holdfast.storage.address import Address
+from holdfast.storage.digest import digest_of
 from holdfast.storage.options import StoreOptions
 from holdfast.storage.store import Store
-from holdfast.storage.transfers import digest_of
 
 PROBE_S = 10.0
 """A store that does not answer a machine within this time cannot be used from there."""

@@ -140,13 +140,6 @@ class Transfers:
         self._parts.shutdown(wait=False, cancel_futures=True)
 
 
-def digest_of(data: bytes) -> str:
-    """Return the xxh3-128 of some bytes in hex."""
-    import xxhash
-
-    return xxhash.xxh3_128_hexdigest(data)
-
-
 class HashedReader:
     """A file's bytes in pieces, hashed on the way. One pass, used once."""
 

@@ -21,6 +21,7 @@ import msgspec
 import xxhash
 
 from holdfast.errors import ObjectDamagedError
+from holdfast.storage.digest import digest_of
 from holdfast.storage.untrusted import read_regular
 
 MAGIC = b"HFOBJ\x01\r\n"
@@ -61,11 +62,6 @@ class Content(NamedTuple):
 
 class BadObject(Exception):
     """A file is not what was stored; says why."""
-
-
-def digest_of(data: bytes) -> str:
-    """The digest by which the content of a file is known."""
-    return xxhash.xxh3_128_hexdigest(data)
 
 
 def seal(payload: bytes, uid: str, name: str, epoch: int = 0) -> bytes:

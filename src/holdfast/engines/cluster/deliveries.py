@@ -14,8 +14,8 @@ import msgspec
 from holdfast.engines.cluster.courier import FILES, Copier
 from holdfast.engines.cluster.node_files import Need
 from holdfast.engines.cluster.placement import Node
+from holdfast.storage.digest import digest_of
 from holdfast.storage.store_access import StoreAccess
-from holdfast.trainable.sealed import digest_of
 from holdfast.trainable.worker_messages import Run, Setup
 
 
