@@ -79,7 +79,7 @@ class Opened(msgspec.Struct):
     snapshot_seq: int = -1
     damage: JournalDamagedError | None = None
     changed: set[int] = set()
-    """Trials that the events after the snapshot have changed; not asked for without a listener."""
+    """Trials that the events after the snapshot have changed."""
 
     @property
     def is_vouched(self) -> bool:
@@ -168,15 +168,14 @@ def open_state(
     try:
         with events.folding():
             for event in events:
-                if listener is None:
-                    fold(state, event, retention)
-                    continue
-                check(state, event)
-                listener.before(state, event)
+                if listener is not None:
+                    check(state, event)
+                    listener.before(state, event)
                 fold(state, event, retention)
-                listener.after(state, event)
                 if type(event) in CHANGES_ITS_TRIAL and event.n >= 0:  # type: ignore[union-attr]
                     changed.add(event.n)  # type: ignore[union-attr]
+                if listener is not None:
+                    listener.after(state, event)
     except JournalDamagedError as damage:
         if not tolerant:
             raise
