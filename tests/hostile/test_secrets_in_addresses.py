@@ -11,7 +11,7 @@ import pytest
 
 import holdfast as tune
 from holdfast.errors import InvalidInputError
-from holdfast.storage.address import parse
+from holdfast.storage.address import _SCHEMES, parse
 from holdfast.storage.store_failures import classify
 
 SECRET = "hunter2hunter2"
@@ -36,6 +36,17 @@ ADDRESSES = [
     f"file://user:{SECRET}@host/runs",
     f"s3://bucket/runs?colour={SECRET}",
 ]
+WITHOUT_SLASHES = [
+    f"s3:/user:{SECRET}@bucket/runs",
+    f"s3:user:{SECRET}@bucket/runs",
+    f"S3:{SECRET}@bucket/runs",
+    f" gs:/{SECRET}@bucket/runs",
+    f"s3:\\user:{SECRET}@bucket/runs",
+    f"file:/user:{SECRET}@host/runs",
+    f"s3:/bucket/runs?secret={SECRET}",
+    f"s3:/bucket/runs#{SECRET}",
+]
+FOLLOWED = [f"s3://bucket/runs#token={SECRET}", f"gs://bucket/runs;token={SECRET}", f"az://c/x;a=b#sig={SECRET}"]
 FINE = [
     "s3://bucket/runs",
     "s3://bucket/a@b/c:d",
@@ -45,6 +56,10 @@ FINE = [
     "abfss://container@account.dfs.core.windows.net/runs",
     "gs://bucket",
     "file:///data/a@b/c",
+    "file:///data/run#1;a=b",
+    "./s3:/bucket",
+    "/data/s3:/bucket",
+    "s3://bucket/a;b",
     "/data/user:secret@host/runs",
 ]
 
@@ -88,8 +103,45 @@ def test_restoring_and_reading_refuse_it(address: str) -> None:
     refusal(lambda: tune.Checkpoint(address).to_dict())
 
 
+@pytest.mark.parametrize("address", WITHOUT_SLASHES + FOLLOWED)
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_is_only_nearly_an_address_is_refused_without_being_shown(
+    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert "storage_path" in refusal(lambda: tune.RunConfig(storage_path=address))
+    assert "local_dir" in refusal(lambda: tune.RunConfig(local_dir=address))
+    assert "upload_dir" in refusal(lambda: tune.SyncConfig(upload_dir=address))
+    refusal(lambda: parse(address))
+    refusal(lambda: tune.Tuner.restore(address))
+    refusal(lambda: tune.ResultGrid.from_path(address))
+    refusal(lambda: tune.Checkpoint(address).to_dict())
+    monkeypatch.setenv("HOLDFAST_STORAGE", address)
+    assert "HOLDFAST_STORAGE" in refusal(tune.RunConfig)
+    assert not list(tmp_path.rglob("*"))
+
+
+@pytest.mark.parametrize("scheme", sorted(_SCHEMES))
+def test_one_slash_is_refused_with_what_was_meant(scheme: str) -> None:
+    meant = "file:///data/runs" if scheme == "file" else f"{scheme}://data/runs"
+    with pytest.raises(InvalidInputError, match=f"two slashes have to follow: {meant}"):
+        tune.RunConfig(storage_path=f"{scheme}:/data/runs")
+
+
+@pytest.mark.parametrize("address", ["s3://bucket/runs#hunter2", "s3://bucket/runs;a=hunter2?region=x"])
+def test_a_new_experiment_is_given_no_fragment(address: str) -> None:
+    with pytest.raises(InvalidInputError, match="mean nothing to a store") as refused:
+        tune.RunConfig(storage_path=address)
+    assert "hunter2" not in str(refused.value)
+
+
+def test_a_syncer_of_ones_own_may_have_addresses_without_slashes() -> None:
+    address = "s3:bucket/runs"  # as rclone names a remote
+    assert tune.SyncConfig(upload_dir=address, syncer="rclone copy {source} {target}").upload_dir == address
+
+
 @pytest.mark.parametrize("command", ["status", "show", "verify", "repair", "resume", "gc", "list"])
-@pytest.mark.parametrize("address", ADDRESSES[:2] + ADDRESSES[8:9] + ADDRESSES[13:14])
+@pytest.mark.parametrize("address", ADDRESSES[:2] + ADDRESSES[8:9] + ADDRESSES[13:14] + WITHOUT_SLASHES[:3] + FOLLOWED)
 def test_no_command_shows_it(
     command: str, address: str, holdfast: Callable[..., Any], caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -15,7 +15,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from holdfast.checkpoints import dict_place, names
-from holdfast.config.secrets import refuse_secrets
+from holdfast.config.secrets import refuse_missing_slashes, refuse_secrets
 from holdfast.errors import (
     CheckpointDamagedError,
     InvalidInputError,
@@ -89,6 +89,7 @@ class Checkpoint:
 
     def __init__(self, path: str | os.PathLike[str], filesystem: Any = None, *, verify: bool = True) -> None:
         text = os.fspath(path)
+        refuse_missing_slashes("path", text)
         refuse_secrets("path", text)
         if "://" in text or filesystem is not None:
             from holdfast.checkpoints.remote_place import RemotePlace, is_remote_place

@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from typing import Any
 
-from holdfast.config.secrets import refuse_secrets
+from holdfast.config.secrets import refuse_fragment, refuse_missing_slashes, refuse_secrets
 from holdfast.config.settings import (
     ConfigBase,
     documented,
@@ -250,6 +250,9 @@ class SyncConfig(ConfigBase):
         if not isinstance(self.upload_dir, str) or not self.upload_dir:
             raise refuse("SyncConfig.upload_dir", self.upload_dir, "a URI such as 's3://bucket/prefix'")
         refuse_secrets("SyncConfig.upload_dir", self.upload_dir)
+        if self.syncer == "auto":
+            refuse_missing_slashes("SyncConfig.upload_dir", self.upload_dir)
+            refuse_fragment("SyncConfig.upload_dir", self.upload_dir)
         if self.syncer is None:
             raise InvalidInputError(
                 f"SyncConfig got upload_dir={self.upload_dir!r} and syncer=None, which copies nothing: nothing would "

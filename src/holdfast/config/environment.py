@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from holdfast.config.secrets import refuse_missing_slashes
 from holdfast.errors import InvalidInputError
 
 T = TypeVar("T")
@@ -210,6 +211,8 @@ def _read(names: tuple[str, ...], parse: Callable[[str], Any], environ: Mapping[
         text = environ.get(name, "")
         if not text.strip():
             continue
+        if parse is _path:
+            refuse_missing_slashes(name, text.strip())
         try:
             return parse(text.strip())
         except ValueError as error:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from holdfast.config.checkpoint import CheckpointConfig, SyncConfig
 from holdfast.config.environment import default_storage_root, local_root
-from holdfast.config.secrets import refuse_secrets
+from holdfast.config.secrets import refuse_fragment, refuse_missing_slashes, refuse_secrets
 from holdfast.config.settings import (
     ConfigBase,
     documented,
@@ -310,6 +310,7 @@ class RunConfig(ConfigBase):
             root = local_dir
         self._set("storage_path", root or default_storage_root())
 
+        refuse_fragment("HOLDFAST_STORAGE", default_storage_root())
     def _settle_copied(self, root: str | None, local_dir: str | None) -> bool:
         """With a syncer of the user's the experiment is in a directory here; the address is that of its copy."""
         sync = self.sync_config
@@ -404,3 +405,5 @@ def _absolute(path: str | os.PathLike[str]) -> str:
     """Settle a local path now, so that a later change of directory cannot move the experiment."""
     text = os.fspath(path)
     return text if _is_uri(text) else os.path.abspath(os.path.expanduser(text))
+    refuse_missing_slashes(what, text)
+    refuse_fragment(what, text)

@@ -16,6 +16,12 @@ _SECRET = re.compile(
     r"secret|passw|pwd|token|signature|credential|access_?key|account_?key|api_?key|^(sig|sas|key|auth)$"
 )
 _NO_USER = frozenset({"s3", "s3a", "gs", "gcs"})  # a bucket has none: whatever stands before it is a key
+_PARAMETER = re.compile(r"[#;]([^#;/?=]+)=")
+_MORE = re.compile(r"[?#]|;[^#;/?=]+=")
+"""Where what follows the path of an address begins."""
+
+_SCHEMES = ("s3", "s3a", "gs", "gcs", "az", "azure", "abfs", "abfss", "file")
+_NO_SLASHES = re.compile(rf"\s*({'|'.join(_SCHEMES)}):(?!//)(.*)", re.IGNORECASE | re.DOTALL)
 _ADVICE = (
     "Credentials do not belong in an address, because it is stored in many places (the experiment, messages, "
     "logs). Nothing was stored. Put them into the environment (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, "
@@ -37,6 +43,9 @@ def refuse_secrets(what: str, address: str) -> None:
     scheme, found, rest = address.partition("://")
     if not found:
         return
+    for name in _PARAMETER.findall(rest):
+        if _SECRET.search(name.lower()):
+            raise InvalidInputError(f"{what}={hidden(address)!r} is followed by {name!r}, a credential. {_ADVICE}")
     place, _, query = rest.partition("?")
     has_user = scheme.lower() in _NO_USER and "@" in place.partition("/")[0]
     if has_user or _names_password(place):
@@ -48,6 +57,42 @@ def refuse_secrets(what: str, address: str) -> None:
             raise InvalidInputError(
                 f"{what}={hidden(address)!r}: the option {name!r} has a name or password before its host. {_ADVICE}"
             )
+
+
+def refuse_missing_slashes(what: str, address: str) -> None:
+    """Refuse ``s3:/bucket`` and ``s3:bucket``, which would be directories of this machine, named after a password too.
+
+    Not for addresses that a syncer of the user's understands: rclone writes ``s3:bucket/path``.
+
+    Raises:
+        InvalidInputError: It is one. The message shows it only if it can hold no password.
+    """
+    found = _NO_SLASHES.match(address)
+    if found is None:
+        return
+    scheme, rest = found[1].lower(), found[2].lstrip("/\\")
+    meant = f"{scheme}://{'/' if scheme == 'file' else ''}"
+    harmless = bool(rest) and not re.search(r"[@:?#;\\]", rest)
+    raise InvalidInputError(
+        f"{what} begins with {found[1] + ':'!r}, and two slashes have to follow: "
+        + (f"{meant}{rest}." if harmless else f"{meant}{'PATH' if scheme == 'file' else 'BUCKET/PATH'}.")
+        + f" A directory of this machine whose name begins so is written './{found[1]}:...'. Nothing was stored."
+    )
+
+
+def refuse_fragment(what: str, address: str) -> None:
+    """Refuse what follows the path of a new experiment's address, other than options: no store knows such parts.
+
+    Raises:
+        InvalidInputError: There is something. The message does not show it.
+    """
+    scheme, found, rest = address.partition("://")
+    mark = _MORE.search(rest.partition("?")[0]) if found and scheme.lower() != "file" else None
+    if mark is not None:
+        raise InvalidInputError(
+            f"{what}={hidden(address)!r}: {mark[0][0]!r} and what follows it mean nothing to a store. Options follow "
+            f"'?', as in ?region=eu-west-1. {_ADVICE}"
+        )
 
 
 def _names_password(place: str) -> bool:
@@ -71,9 +116,10 @@ def hidden(address: str) -> str:
     scheme, found, rest = address.partition("://")
     if not found:
         return address
-    place, mark, _ = rest.partition("?")
+    more = _MORE.search(rest)
+    place, mark = (rest, "") if more is None else (rest[: more.start()], f"{more[0][0]}...")
     if "@" in place:
         place = "***@" + place.rpartition("@")[2]
     elif _names_password(place):
         place = "***"
-    return f"{scheme}://{place}{'?...' if mark else ''}"
+    return f"{scheme}://{place}{mark}"

@@ -12,7 +12,7 @@ from urllib.parse import parse_qsl, quote, unquote
 
 import msgspec
 
-from holdfast.config.secrets import hidden, refuse_secrets
+from holdfast.config.secrets import hidden, refuse_missing_slashes, refuse_secrets
 from holdfast.errors import InvalidInputError, InvalidTypeError
 
 _SCHEMES = {
@@ -169,6 +169,7 @@ def parse(path: str | os.PathLike[str]) -> Address:
         raise InvalidTypeError(f"A storage path is a string or a path, not {type(path).__name__}.") from None
     if "\0" in text:
         raise InvalidInputError(f"The storage path {hidden(text)!r} contains a NUL character.")
+    refuse_missing_slashes("storage_path", text)
     scheme, found, rest = text.partition("://")
     if not found:
         return Address(scheme="file", bucket="", path=os.path.abspath(os.path.expanduser(text)))

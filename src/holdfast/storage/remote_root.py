@@ -10,7 +10,7 @@ import os
 from functools import cached_property
 from typing import Any
 
-from holdfast.config.secrets import refuse_secrets
+from holdfast.config.secrets import refuse_missing_slashes, refuse_secrets
 from holdfast.errors import InvalidInputError
 from holdfast.storage.address import Address, is_remote, parse, unwrapped, within
 from holdfast.storage.layout import OBJECTS, PRIVATE, REMOVING, SPEC, Root
@@ -116,4 +116,5 @@ def remote_of(path: str | os.PathLike[str], filesystem: Any = None) -> Remote | 
                 "scheme."
             )
         return Remote(within(filesystem, text), filesystem)
+    refuse_missing_slashes("path", text)
     return Remote(parse(text)) if is_remote(text) else None
