@@ -208,7 +208,8 @@ def test_verbose_is_a_level() -> None:
 
 
 def test_callbacks_are_a_list_of_objects() -> None:
-    class Watch: ...
+    class Watch:
+        def on_trial_result(self, **info: object) -> None: ...
 
     watch = Watch()
     assert RunConfig(callbacks=[watch]).callbacks == [watch]

@@ -6,6 +6,7 @@ import pytest
 from api_trainables import count, noop
 
 import holdfast as tune
+from holdfast.config.run import _HOOKS
 from holdfast.errors import InvalidInputError, InvalidTypeError, StorageError, TuneError
 
 
@@ -99,10 +100,15 @@ def test_a_domain_that_was_not_called_is_named_with_its_place(make_tuner, storag
     assert nothing_was_made(storage)
 
 
-@pytest.mark.parametrize("wrong", ["json", 5, {}, None])
-def test_a_plain_value_is_no_callback(wrong):
+@pytest.mark.parametrize("wrong", ["json", 5, {}, None, print, object()])
+def test_what_has_no_hook_is_no_callback(wrong):
     with pytest.raises(InvalidInputError, match=r"callbacks\[1\] must be a callback object, got .*tune\.Callback"):
         tune.RunConfig(callbacks=[tune.Callback(), wrong])
+
+
+def test_the_hooks_that_settings_know_are_those_of_a_callback():
+    hooks = {name for name in vars(tune.Callback) if name == "setup" or name.startswith("on_")}
+    assert set(_HOOKS) == hooks
 
 
 def test_a_callback_need_not_be_derived_from_callback():

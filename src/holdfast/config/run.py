@@ -35,6 +35,22 @@ RAY_CLIENT = "ray://"
 
 LEAST_OUTPUT_BYTES = 4096
 
+_HOOKS = (
+    "setup",
+    "on_step_begin",
+    "on_step_end",
+    "on_trial_start",
+    "on_trial_restore",
+    "on_trial_save",
+    "on_trial_result",
+    "on_trial_complete",
+    "on_trial_recover",
+    "on_trial_error",
+    "on_checkpoint",
+    "on_experiment_end",
+)
+"""What a callback has at least one of; a test compares them with those of ``Callback``."""
+
 
 @documented
 @dataclass(repr=False)
@@ -294,6 +310,7 @@ class RunConfig(ConfigBase):
             self._check_filesystem()
             return
         refuse_secrets("HOLDFAST_STORAGE", default_storage_root())
+        refuse_fragment("HOLDFAST_STORAGE", default_storage_root())
         local_dir = None if self.local_dir is None else _absolute(self.local_dir)
         root = None if self.storage_path is None else _absolute(self.storage_path)
         if root in (default_storage_root(), local_dir):
@@ -310,7 +327,6 @@ class RunConfig(ConfigBase):
             root = local_dir
         self._set("storage_path", root or default_storage_root())
 
-        refuse_fragment("HOLDFAST_STORAGE", default_storage_root())
     def _settle_copied(self, root: str | None, local_dir: str | None) -> bool:
         """With a syncer of the user's the experiment is in a directory here; the address is that of its copy."""
         sync = self.sync_config
@@ -365,9 +381,12 @@ class RunConfig(ConfigBase):
                 raise refuse("RunConfig.callbacks", self.callbacks, "a list of callback objects")
             for index, callback in enumerate(self.callbacks):
                 instance_not_class(f"RunConfig.callbacks[{index}]", callback)
-                if callback is None or isinstance(callback, str | bytes | int | float | dict | list | tuple):
-                    what = f"RunConfig.callbacks[{index}]"
-                    raise refuse(what, callback, "a callback object", "Derive its class from tune.Callback.")
+                if not any(hasattr(callback, hook) for hook in _HOOKS):
+                    what, hint = (
+                        f"RunConfig.callbacks[{index}]",
+                        "Expected a Callback: derive its class from tune.Callback.",
+                    )
+                    raise refuse(what, callback, "a callback object", hint)
         instance_not_class("RunConfig.progress_reporter", self.progress_reporter)
         if self.max_output_bytes is not None:
             expected = f"None or an integer >= {LEAST_OUTPUT_BYTES}"
@@ -395,7 +414,9 @@ def _as_path(what: str, path: Any) -> str | None:
         raise refuse(what, path, "a directory or a URI") from None
     if not isinstance(text, str) or not text:
         raise refuse(what, path, "a directory or a URI")
+    refuse_missing_slashes(what, text)
     refuse_secrets(what, text)
+    refuse_fragment(what, text)
     if "\0" in text:
         raise refuse(what, path, "a directory or a URI", "It contains a NUL character.")
     return text
@@ -405,5 +426,3 @@ def _absolute(path: str | os.PathLike[str]) -> str:
     """Settle a local path now, so that a later change of directory cannot move the experiment."""
     text = os.fspath(path)
     return text if _is_uri(text) else os.path.abspath(os.path.expanduser(text))
-    refuse_missing_slashes(what, text)
-    refuse_fragment(what, text)
