@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.cli.export import check_format, trial_row, write_rows
-from holdfast.cli.listing import experiments_below, facts_or_damage
-from holdfast.cli.printing import say, table_lines, when
+from holdfast.cli.listing import UNREADABLE, experiments_below, facts_or_damage
+from holdfast.cli.printing import complain, say, table_lines, when
 from holdfast.core.state import Status
 from holdfast.display.tracker import UNSTARTED
-from holdfast.display.words import plural, value_text
+from holdfast.display.words import one_line, plural, value_text
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import open_history
 from holdfast.space.value_names import named
@@ -34,7 +34,8 @@ _TRIAL_COLUMNS = ("trial_id", "status", "training_iteration", "time_total_s", "e
 def run(arguments: argparse.Namespace) -> int:
     """List trials or experiments."""
     trials = arguments.kind == "list-trials"
-    rows = _trial_rows(arguments.path) if trials else _experiment_rows(arguments.path)
+    damaged: list[str] = []
+    rows = _trial_rows(arguments.path) if trials else _experiment_rows(arguments.path, damaged)
     columns = _columns(arguments, rows) if trials else _split(arguments.columns)
     if arguments.filter:
         rows = _filtered(rows, arguments.filter)
@@ -55,7 +56,9 @@ def run(arguments: argparse.Namespace) -> int:
     else:
         titles = columns or list(dict.fromkeys(key for row in rows for key in row))
         say(*table_lines(titles, [[value_text(row.get(title), 40) for title in titles] for row in rows]))
-    return 0
+    for text in damaged:
+        complain(text)
+    return 1 if damaged else 0
 
 
 def _columns(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> list[str]:
@@ -76,16 +79,20 @@ def _trial_rows(path: str) -> list[dict[str, Any]]:
     return [trial_row(history, trial, named(trial.config, names, value_text)) for trial in history.state.trials]
 
 
-def _experiment_rows(path: str) -> list[dict[str, Any]]:
+def _experiment_rows(path: str, damaged: list[str]) -> list[dict[str, Any]]:
+    """A row for each experiment; what is wrong with those that are damaged is added to the list."""
     rows = []
     for _, place in experiments_below(path):
         facts = facts_or_damage(place)
+        why = facts["why"] if facts["state"] == UNREADABLE else (facts["journal_damage"] or {}).get("message", "")
+        if why:
+            damaged.append(f"{one_line(facts['name'], 80)}: {one_line(why, 400)}")
         counts = facts.get("counts", {})
         best, at = facts.get("best"), facts.get("last_event_at")
         rows.append(
             {
                 "name": facts["name"],
-                "status": facts["state"],
+                "status": f"DAMAGED, {facts['state']}" if facts["journal_damage"] else facts["state"],
                 "total_trials": sum(counts.values()),
                 "running_trials": counts.get(Status.RUNNING, 0),
                 "terminated_trials": counts.get(Status.TERMINATED, 0),

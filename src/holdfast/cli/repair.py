@@ -9,6 +9,7 @@ from holdfast.cli.copy_source import refuse_live
 from holdfast.cli.printing import confirmed, say
 from holdfast.controller.evidence import Known, Unknown, unknown_checkpoints
 from holdfast.controller.lost_reports import LostReports, lost_reports
+from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.opening import open_state
 from holdfast.controller.rebuild import Rebuilt, rebuild
 from holdfast.controller.spec import Spec, read_spec
@@ -18,8 +19,9 @@ from holdfast.journal.epoch import holder
 from holdfast.journal.recovery import repair_journal, verify_journal
 from holdfast.results.history import info_from
 from holdfast.storage.address import parse
-from holdfast.storage.layout import Root
+from holdfast.storage.layout import PRIVATE, Root
 from holdfast.storage.remote_root import Remote, remote_of
+from holdfast.trainable.sealed import remedy
 
 MAX_LINES = 10
 
@@ -39,12 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     unknown, more = ([], []) if damage else _unrecorded(root, spec)
     if not damage and not unknown and not more:
-        say(
-            f"The journal of {root.path} is intact: there is nothing to repair.",
-            "Damaged checkpoints need no repair, trials fall back to older ones; to find them: "
-            f"holdfast verify {root.path}",
-        )
-        return 0
+        return _say_intact(root, spec)
     say(f"The journal of {root.path} is damaged:")
     say(
         *_some([f"  {text}" for text in damage], "damaged place"),
@@ -76,9 +73,41 @@ def run(arguments: argparse.Namespace) -> int:
         f"Rebuilt from files: {plural(rebuilt.trials, 'trial')}, {plural(rebuilt.rows, 'result')} and "
         f"{plural(rebuilt.checkpoints, 'checkpoint')}.",
         *(f"Lost: {text}." for text in rebuilt.lost),
-        f"Resume with: holdfast resume {root.path}",
+    )
+    objects = _damaged_objects(root, spec)
+    if objects:
+        say("Stored objects are damaged too, which a repair cannot rebuild:", *_some(objects, "damaged object"))
+    say(_how_to_resume(root) if objects else f"Resume with: holdfast resume {root.path}")
+    return 1 if objects else 0
+
+
+def _say_intact(root: Root, spec: Spec) -> int:
+    """The journal needs no repair; stored objects may be damaged, and then this fails."""
+    objects = _damaged_objects(root, spec)
+    if objects:
+        say(f"The journal of {root.path} is intact, but stored objects are damaged, which a repair cannot rebuild:")
+        say(*_some(objects, "damaged object"), _how_to_resume(root))
+        return 1
+    say(
+        f"The journal of {root.path} is intact: there is nothing to repair.",
+        "Damaged checkpoints need no repair, trials fall back to older ones; to find them: "
+        f"holdfast verify {root.path}",
     )
     return 0
+
+
+def _damaged_objects(root: Root, spec: Spec) -> list[str]:
+    """Stored objects that are missing or damaged, as `holdfast verify` names them, and what to do about each."""
+    state = open_state(root.path, spec.retention).state
+    found = ObjectFiles(root, spec).findings(state)
+    return [f"  {PRIVATE}/objects/{name}: {reason}. {remedy(name)}." for name, reason in found]
+
+
+def _how_to_resume(root: Root) -> str:
+    return (
+        f'Resume with Tuner.restore("{root.path}", ...), given again what is damaged. The results can be read as they '
+        "are."
+    )
 
 
 def _unrecorded(root: Root, spec: Spec) -> tuple[list[Unknown], list[LostReports]]:
