@@ -71,7 +71,14 @@ class UsageError(TuneError):
 
 
 class InvalidInputError(UsageError, ValueError):
-    """An argument has a value that holdfast cannot work with."""
+    """An argument has a value that holdfast cannot work with.
+
+    Attributes:
+        change: The setting that has to be corrected before the experiment can continue, as it is written in a restore;
+            "" if there is none, or no experiment yet.
+    """
+
+    change = ""
 
 
 class MissingObjectError(InvalidInputError):
@@ -103,11 +110,13 @@ class MetricMissingError(UsageError, ValueError):
 
     Attributes:
         change: The setting that names a metric that was reported, as it is written in a restore; "" if unknown.
+        fact: What happened, without the advice, which names the place where the experiment is now; "" if unknown.
     """
 
-    def __init__(self, message: str, change: str = "") -> None:
+    def __init__(self, message: str, change: str = "", fact: str = "") -> None:
         super().__init__(message)
         self.change = change
+        self.fact = fact
 
 
 class ExperimentExistsError(UsageError, ValueError):

@@ -11,10 +11,13 @@ from api_trainables import five, noop, note, scores
 from experiment_tools import checkpoints, history, lines, statuses
 
 import holdfast as tune
+from holdfast.cli.main import main
 from holdfast.errors import (
     MetricMissingError,
     TrialError,
 )
+from holdfast.schedulers import FIFOScheduler
+from holdfast.search import Searcher
 from holdfast.stopper import CombinedStopper, MaximumIterationStopper, TimeoutStopper
 
 # --- when trials end
@@ -278,6 +281,82 @@ def test_after_a_missing_metric_the_experiment_goes_on_with_mended_code(make_tun
     mended.__name__ = "train"
     (result,) = tune.Tuner.restore(storage / "exp", mended).fit()
     assert (result.status, result.metrics["loss"]) == ("TERMINATED", 2)
+
+
+def test_why_a_wrong_metric_ended_the_run_is_known_later(make_tuner, storage, capsys):
+    def train(config):
+        tune.report({"los": 1.0})
+
+    with pytest.raises(MetricMissingError):
+        make_tuner(train, {"x": tune.grid_search([1, 2])}, metric="loss", mode="min", verbose=1).fit()
+    assert "0/2 trials ended (2 pending)" in capsys.readouterr().out
+    path = storage / "exp"
+    main(["status", str(path)])
+    said = capsys.readouterr().out
+    assert "MetricMissingError: Trial" in said
+    assert "It reported: 'los'" in said
+    restore = f'Tuner.restore("{path}", tune_config=TuneConfig(metric="los", mode="min")).fit()'
+    assert f"resume: {restore}" in said
+    assert "holdfast resume" not in said
+    assert "exited without shutting down" not in said
+    assert "all their reports are recorded" not in said
+    main(["show", str(path), "--story"])
+    assert "The driver stopped: MetricMissingError: Trial" in capsys.readouterr().out
+    grid = tune.Tuner.restore(path, tune_config=tune.TuneConfig(metric="los", mode="min")).fit()
+    assert [result.status for result in grid] == ["TERMINATED", "TERMINATED"]
+    main(["status", str(path)])
+    assert "MetricMissing" not in capsys.readouterr().out
+
+
+class _FailingCallback(tune.Callback):
+    def on_trial_result(self, **info):
+        raise RuntimeError("the callback broke")
+
+
+class _FailingStopper(tune.Stopper):
+    def __call__(self, trial_id, result):
+        raise RuntimeError("the stopper broke")
+
+    def stop_all(self):
+        return False
+
+
+class _FailingScheduler(FIFOScheduler):
+    def on_trial_result(self, *arguments):
+        raise RuntimeError("the scheduler broke")
+
+
+class _FailingSearcher(Searcher):
+    def suggest(self, trial_id):
+        raise RuntimeError("the searcher broke")
+
+    def on_trial_complete(self, *arguments, **more): ...
+
+    def save(self, checkpoint_path): ...
+
+    def restore(self, checkpoint_path): ...
+
+
+@pytest.mark.parametrize(
+    ("who", "settings"),
+    [
+        ("callback", {"callbacks": [_FailingCallback()]}),
+        ("stopper", {"stop": _FailingStopper()}),
+        ("scheduler", {"scheduler": _FailingScheduler()}),
+        ("searcher", {"search_alg": _FailingSearcher("loss", "min")}),
+    ],
+)
+def test_what_else_ended_the_driver_is_known_later(make_tuner, storage, capsys, who, settings):
+    def train(config):
+        tune.report({"loss": 1.0})
+
+    with pytest.raises(Exception, match=f"the {who} broke"):
+        make_tuner(train, {"x": tune.uniform(0, 1)}, metric="loss", mode="min", **settings).fit()
+    for command in (["status"], ["show", "--story"]):
+        main([command[0], str(storage / "exp"), *command[1:]])
+        said = capsys.readouterr().out
+        assert f"the {who} broke" in said
+        assert "exited without shutting down" not in said
 
 
 def test_strict_metrics_can_be_turned_off(make_tuner, monkeypatch):

@@ -14,6 +14,7 @@ from api_trainables import Counter, Crash, Crashed, all_at_once, count, five, no
 from experiment_tools import checkpoints, history, lines, statuses
 
 import holdfast as tune
+from holdfast.cli.main import main
 from holdfast.errors import (
     ExperimentExistsError,
     InvalidInputError,
@@ -408,6 +409,44 @@ def test_two_trials_never_share_a_directory_even_if_the_user_names_them_alike(ma
 def test_a_directory_name_that_is_none_is_refused(make_tuner, name):
     with pytest.raises(ValueError, match="must not contain '/'"):
         make_tuner(noop, trial_dirname_creator=lambda trial: name).fit()
+
+
+def test_a_creator_of_names_that_returns_nothing_is_refused_with_the_way_out(make_tuner, storage, capsys):
+    def nameless(trial):
+        print(f"trial-{trial.trial_id}")
+
+    def named(trial):
+        return f"trial-{trial.trial_id}"
+
+    named.__name__, named.__qualname__ = nameless.__name__, nameless.__qualname__
+    with pytest.raises(ValueError, match="trial_dirname_creator returned None"):
+        make_tuner(noop, trial_dirname_creator=nameless, verbose=1).fit()
+    path = storage / "exp"
+    restore = f'Tuner.restore("{path}", tune_config=TuneConfig(trial_dirname_creator=...)).fit()'
+    last = capsys.readouterr().out.splitlines()[-1]
+    again = 'correct the function and run the script again, with if_exists="resume" or another name'
+    assert last == f"Resume with: {restore}; or {again}"
+    assert not list(path.glob("None*"))
+    main(["status", str(path)])
+    assert f"resume: {restore}" in capsys.readouterr().out
+    config = tune.TuneConfig(trial_dirname_creator=named)
+    (result,) = tune.Tuner.restore(path, tune_config=config).fit()
+    assert Path(result.path).name.startswith("trial-")
+
+
+def test_what_fail_fast_ended_is_retried_with_the_code_as_it_is_now(make_tuner, storage, capsys):
+    def train(config):
+        raise ValueError("boom")
+
+    with pytest.raises(ValueError, match="boom"):
+        make_tuner(train, failure_config=tune.FailureConfig(fail_fast="raise"), verbose=1).fit()
+    path = storage / "exp"
+    call = f'Tuner.restore("{path}", trainable=train, resume_errored=True).fit()'
+    assert capsys.readouterr().out.splitlines()[-1] == f"Retry what failed with: {call}"
+    main(["status", str(path)])
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[-2] == f"retry the failed trials: {call}"
+    assert lines[-1].strip().startswith(f"holdfast resume {path} --resume-errored   (with the stored code")
 
 
 # --- how many at once

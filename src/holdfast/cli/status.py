@@ -46,6 +46,7 @@ from holdfast.results.shipped import ship_command, unshipped, unshipped_text
 MAX_ROWS = 10
 MAX_FAILURES = 7
 MAX_SHOWN_NOTES = 3
+MAX_WHY = 400
 WATCH_PERIOD_S = 1.0
 FAR_WATCH_PERIOD_S = 5.0  # of an experiment in a store, which is listed each time
 
@@ -84,7 +85,7 @@ def status_lines(history: History, now: float) -> list[str]:
         lines.append(f"  best: {best_text(view.best)}")
     lines += [f"  {line}" for line in said_lines(history.state)]
     if history.lost and history.damage is None:
-        lines.append(f"  {_lost_text(len(history.lost))}")
+        lines.append(f"  {_lost_text(history)}")
     if phase_of(history) == Phase.INTERRUPTED:
         lines += [f"  {line}" for line in resume_lines(history.state)]
     if lag_text(view):
@@ -132,7 +133,7 @@ def _headline(history: History, view: ProgressView, now: float) -> str:
         return f"{name}: not started yet"
     if phase == Phase.RUNNING:
         return f"{name}: {_driver_text(owner, now)}"
-    why = one_line(why_of(history), 160)
+    why = one_line(why_of(history), MAX_WHY)
     ago = f"{rough_duration(max(0.0, now - history.state.last_at))} ago" if history.state.last_at else ""
     said = f"{name}: {phase}" + (f" ({why})" if why else "")
     return f"{said}, {duration(view.lived_s)} of work, last event {ago}" if ago else said
@@ -156,9 +157,16 @@ def _trials_text(view: ProgressView) -> str:
     return f"{view.finished:,}{of} trials ended: {counts_text(view.counts)}; {plural(view.reports, 'report')}"
 
 
-def _lost_text(count: int) -> str:
+def _lost_text(history: History) -> str:
+    count, trials = len(history.lost), history.state.trials
     were = "trial was" if count == 1 else "trials were"
-    return f"{count:,} {were} running when the driver exited; all their reports are recorded"
+    if history.state.stopped:  # by an error, perhaps that of a report
+        recorded = "what the driver had accepted is recorded"
+    elif any(trials[n].metrics is not None for n in history.lost):
+        recorded = "all their reports are recorded"
+    else:
+        recorded = "none of their reports had arrived"
+    return f"{count:,} {were} running when the driver exited; {recorded}"
 
 
 def _failure_lines(view: ProgressView) -> list[str]:
@@ -174,8 +182,14 @@ def _resume_lines(history: History) -> list[str]:
     command, call = resume_command(history), resume_call(history)
     if history.damage is not None:
         return [f"repair it: holdfast repair {shlex.quote(history.shown)}"]
+    retries = command is not None and command.endswith("--resume-errored")
+    if command is not None and retries and "--trainable" not in command:
+        # The call runs the code as it is now, so it comes first.
+        call, command = f"{command}   (with the stored code; --trainable MODULE:NAME runs yours)", call
     ways = [way for way in (command, call) if way is not None]
     what = {Phase.NEW: "start it", Phase.FINISHED: "retry the failed trials"}.get(phase_of(history), "resume")
+    if retries:
+        what = "retry the failed trials"
     return [f"{f'{what}:' if n == 0 else ' ' * (len(what) + 1)} {way}" for n, way in enumerate(ways)]
 
 

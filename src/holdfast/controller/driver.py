@@ -28,7 +28,7 @@ from holdfast.controller.clock import RealClock
 from holdfast.controller.engine_choice import bring_period_s, check_cluster, choose_engine
 from holdfast.controller.experiment import Experiment, check_settings, check_unchanged, keep_replacements, make_info
 from holdfast.controller.lifecycle import LEAVING, OPENING, STARTING, DriverLife
-from holdfast.controller.loop import Controller, Edges
+from holdfast.controller.loop import Controller, Edges, change_of
 from holdfast.controller.notify import Notifier
 from holdfast.controller.own_objects import OwnObjects
 from holdfast.controller.proposing import Describer, RunProposer, VariantProposer, complete_rebuilt
@@ -150,6 +150,7 @@ class Driver(DriverLife):
                     self._loop()
                     self.take(LEAVING)
                 except BaseException as error:
+                    self.controller.record_failure(error)
                     self._notices.failed(error)
                     raise
             if self._proposer.error is not None:
@@ -364,7 +365,12 @@ class Driver(DriverLife):
         finally:
             self._backend.finish(state, lambda: watches.why_leave(clock.now()), self._memory.draining)
         self._requests.close()
-        self._notices.finish(self._memory.draining, failed=self._proposer.error is not None)
+        self._notices.finish(
+            self._memory.draining, failed=self._proposer.error is not None, change=self.needed_change()
+        )
+
+    def needed_change(self) -> str:
+        return change_of(self._proposer.error)
 
     def take_last_snapshot(self) -> None:
         self._snapshots.finish()

@@ -191,7 +191,12 @@ class DriverLife(ABC):
         ends = [
             ev.AttemptInterrupted(now, n, state.trials[n].attempt, ev.Cause.DRIVER_STOPPED) for n in self._interrupted
         ]
-        self.controller.record(*ends, ev.DriverStopped(now, self.controller.memory.draining or "finished"))
+        why = self.controller.memory.draining or "finished"
+        self.controller.record(*ends, ev.DriverStopped(now, why, self.needed_change()))
+
+    def needed_change(self) -> str:
+        """The setting without which the next driver would end with the same error; "" if there is none."""
+        return ""
 
     @abstractmethod
     def make_durable(self) -> None:

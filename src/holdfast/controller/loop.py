@@ -9,6 +9,7 @@ it ends the run with the journal intact.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 from typing import Protocol
@@ -29,9 +30,12 @@ from holdfast.core.policies import Policies
 from holdfast.core.state import DriverMemory, State
 from holdfast.core.turn import Turn
 from holdfast.engines.base import Engine
-from holdfast.errors import StorageError
+from holdfast.errors import InvalidInputError, MetricMissingError, StorageError
 from holdfast.trainable.worker_messages import Decision, Run
 
+logger = logging.getLogger("holdfast")
+
+MAX_REASON = 1000  # characters of an error that are kept as the reason why the driver ended
 POLL_S = 0.25  # how long the loop may sleep when nothing happens
 JOURNAL_RETRY_S = 0.5
 
@@ -203,6 +207,22 @@ class Controller:
             turn.add(event)
         self._write(turn.events)
 
+    def record_failure(self, error: BaseException) -> None:
+        """Journal that an error ends the driver, if that can still be written. Waits for nothing, raises nothing.
+
+        The attempts stay running: what they have sent ahead is in their spools, which the next driver reads.
+        """
+        journal = self.edges.journal
+        if self.state.stopped or journal.fenced or journal.blocked is not None:
+            return
+        turn = Turn(self.state, self.memory, self.policies, self.edges.clock.now(), self.hooks.watch)
+        try:
+            why = f"{type(error).__name__}: {getattr(error, 'fact', '') or error}".removesuffix(": ")
+            turn.add(ev.DriverStopped(turn.at, why[:MAX_REASON], change_of(error)))
+            journal.append([ev.encode(event) for event in turn.events])
+        except Exception:
+            logger.exception("why the driver ends could not be recorded")
+
     def _write(self, events: list[ev.AnyEvent]) -> None:
         if not events:
             return
@@ -275,6 +295,11 @@ class Controller:
             case cmd.Propose(count):
                 self.edges.proposer.ask(count)
                 self._hurry = True
+
+
+def change_of(error: BaseException | None) -> str:
+    """The setting without which the next driver would meet this error too, as a restore takes it; "" if unknown."""
+    return error.change if isinstance(error, InvalidInputError | MetricMissingError) else ""
 
 
 def _says_the_same(later: cmd.Command, reply: cmd.Reply) -> bool:

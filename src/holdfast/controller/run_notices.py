@@ -75,8 +75,14 @@ class RunNotices:
             self._files.add_written_since(began)
         self._files.flush()
 
-    def finish(self, interrupted: str, *, failed: bool = False) -> None:
-        """Everything is where it belongs; ``interrupted`` says why that is not all, ``failed`` that it is an error."""
+    def finish(self, interrupted: str, *, failed: bool = False, change: str = "") -> None:
+        """Everything is where it belongs.
+
+        Args:
+            interrupted: Why that is not all; "" if it is.
+            failed: Whether that is an error.
+            change: A setting without which the same would happen again.
+        """
         if not self._files.flush():
             self.warn(
                 f"result files could not be written ({self._files.trouble}); the journal has every row, "
@@ -85,7 +91,7 @@ class RunNotices:
         for missing in self._callbacks.finish_followers(self._is_ending):
             self.warn(missing)
         outcome = Ending.INTERRUPTED if interrupted else Ending.FINISHED
-        self._display.end(Ending.FAILED if failed else outcome, interrupted)
+        self._display.end(Ending.FAILED if failed else outcome, interrupted, change)
 
     def failed(self, error: BaseException) -> None:
         """The run ends with an exception: say what is safe and how to continue."""

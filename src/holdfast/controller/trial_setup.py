@@ -173,7 +173,7 @@ class TrialSetup:
         preview = TrialPreview(self._info, n, identity, tag, config)
         name = str(self._name_creator(preview)) if self._name_creator else ""
         if why := why_no_text(name):
-            raise InvalidInputError(f"trial_name_creator returned {name!r} for trial {identity}: {why}.")
+            raise _bad_creator("name", f"trial_name_creator returned {name!r} for trial {identity}: {why}.")
         if self._dirname_creator is not None:
             return name, self._free_dirname(state, n, self._dirname_creator(preview))
         if name:
@@ -274,8 +274,18 @@ def _request(factory: PlacementGroupFactory) -> dict[str, float] | None:
 def _checked_dirname(name: Any) -> str:
     text = str(name)
     if why := why_no_dirname(text, new=True):
-        raise InvalidInputError(
+        raise _bad_creator(
+            "dirname",
+    if name is None:
+        raise _bad_creator("dirname", "trial_dirname_creator returned None, not a name: does it lack a `return`?")
             f"Trial dirname must not contain '/' and must name a directory of at most {MAX_NAME_BYTES} bytes; "
-            f"trial_dirname_creator returned {text!r}: {why}."
+            f"trial_dirname_creator returned {text!r}: {why}.",
         )
     return text
+
+
+def _bad_creator(what: str, text: str) -> InvalidInputError:
+    """The error for a creator of names, which is stored: a plain restore would call the same one again."""
+    error = InvalidInputError(text)
+    error.change = f"tune_config=TuneConfig(trial_{what}_creator=...)"
+    return error

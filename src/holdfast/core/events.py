@@ -343,6 +343,7 @@ class Noted(Event, frozen=True, tag="note"):
 
 class DriverStopped(Event, frozen=True, tag="bye"):
     reason: str
+    change: str = ""  # a setting without which the same error would end the next driver too, as a restore takes it
 
 
 AnyEvent = Union[

@@ -42,8 +42,8 @@ def metric_missing(rules: Rules, trial_id: str, name: str, who: str, metrics: Ma
             f"{rules.trainable} and run it again. To go without it, set TUNE_DISABLE_STRICT_METRIC_CHECKING=1 and run "
             "it again."
         )
-    return MetricMissingError(
+    fact = (
         f"Trial {trial_id} returned a result which did not include the specified metric `{name}` that "
-        f"`{who}` expects. It reported: {', '.join(map(repr, metrics)) or 'nothing'}. Nothing was lost. {advice}",
-        change,
+        f"`{who}` expects. It reported: {', '.join(map(repr, metrics)) or 'nothing'}."
     )
+    return MetricMissingError(f"{fact} Nothing was lost. {advice}", change, fact)

@@ -130,6 +130,7 @@ def _epoch_started(state: State, event: ev.EpochStarted, _: Retention) -> None:
     if state.epoch:
         state.lived_s += max(0.0, state.last_at - state.epoch_at)
     state.epoch, state.epoch_at, state.stopped = event.epoch, event.at, ""
+    state.needs_change = ""
     state.full_since = 0.0  # that driver's trials wait no more
     state.objects = event.objects or state.objects
     forget_workers(state)
@@ -446,7 +447,7 @@ def _search_reopened(state: State, _event: ev.SearchReopened, _: Retention) -> N
 
 
 def _driver_stopped(state: State, event: ev.DriverStopped, _: Retention) -> None:
-    state.stopped = event.reason
+    state.stopped, state.needs_change = event.reason, event.change
 
 
 _APPLY: dict[type, Callable[[State, Any, Retention], None]] = {

@@ -372,20 +372,32 @@ def resume_line(facts: ExperimentFacts) -> str:
     return f"Resume with: {script}{restore_call(facts.root)}.fit()"
 
 
+def is_fail_fast(reason: str) -> bool:
+    """Whether a driver has left because a trial failed, as ``FailureConfig(fail_fast=...)`` asks for."""
+    return reason.startswith("fail_fast:")
+
+
 def next_line(facts: ExperimentFacts, summary: RunSummary) -> str:
     """What to type after a run that did not finish."""
     if summary.outcome == Ending.TAKEN_OVER:
         return f"Follow it with: holdfast status {shlex.quote(facts.root)}"
+    if is_fail_fast(summary.reason):  # a plain restore would not retry what has ended it
+        return f"Retry what failed with: {retry_call(facts.root, facts.given_as, needs_space=False)}.fit()"
     if summary.outcome == Ending.INTERRUPTED:
         return resume_line(facts)
+    changed_call = f"{restore_call(facts.root).removesuffix(')')}, {summary.change}).fit()"
+    if summary.change.endswith("_creator=...)"):
+        again = "correct the function and run the script again"
+        if facts.by_name:
+            return f"Resume: {again}; from elsewhere: {changed_call}"
+        return f'Resume with: {changed_call}; or {again}, with if_exists="resume" or another name'
     # Somebody's code raised: without ``trainable`` the stored code would do so again.
     corrected = f"{restore_call(facts.root, facts.given_as)}.fit()"
     if facts.by_name:
         changed = f" with {summary.change}, or" if summary.change else ""
         return f"Resume: run the script again{changed} with corrected code; from elsewhere: {corrected}"
     if summary.change:
-        changed = f"{restore_call(facts.root).removesuffix(')')}, {summary.change}).fit()"
-        return f"Resume with: {changed}; or with corrected code: {corrected}"
+        return f"Resume with: {changed_call}; or with corrected code: {corrected}"
     return f"Resume with: {corrected}"
 
 
@@ -393,7 +405,10 @@ def outcome_line(view: ProgressView, facts: ExperimentFacts, summary: RunSummary
     """How it ended, in one sentence."""
     name, took = one_line(facts.name, 80), duration(view.elapsed_s)
     counts = f"{done_text(view)} ended" if view.total is not None else done_text(view)
-    details = f"({counts_text(view.counts)}) in {took}"
+    shown = dict(view.counts)
+    if summary.outcome != Ending.TAKEN_OVER:  # nothing runs any more
+        shown[Status.PENDING] = shown.get(Status.PENDING, 0) + shown.pop(Status.RUNNING, 0)
+    details = f"({counts_text(shown)}) in {took}"
     if summary.outcome == Ending.FINISHED:
         why = f", stopped by {one_line(view.stopping, 80)}" if view.stopping else ""
         return f"{name} finished: {counts} {details}{why}."

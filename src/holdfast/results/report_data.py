@@ -34,6 +34,7 @@ from holdfast.errors import JournalDamagedError
 from holdfast.journal.durable_mark import oldest_volatile
 from holdfast.journal.records import decode_record
 from holdfast.results.history import History
+from holdfast.display.words import is_fail_fast
 from holdfast.results.html import display_facts
 from holdfast.results.shipped import is_driven_locally, oldest_unshipped, unshipped
 from holdfast.space.exact import shown
@@ -93,12 +94,12 @@ def durable_lag(history: History, now: float) -> float | None:
 def resume_command(history: History) -> str | None:
     """What to type in a shell to continue, or None if there is nothing to continue with."""
     phase = phase_of(history)
-    if phase == Phase.RUNNING:
+    if phase == Phase.RUNNING or history.state.needs_change:  # the command has no way to change that setting
         return None
     command = f"holdfast resume {shlex.quote(history.shown)}"
     if _needs_trainable(history):
         command += f" --trainable MODULE:{name_as_written(history.spec.trainable).replace('...', 'NAME')}"
-    if phase != Phase.FINISHED:
+    if phase != Phase.FINISHED and not is_fail_fast(history.state.stopped):
         return command
     # The command has no way to give the search space.
     can_retry = history.state.counts[Status.ERROR] and not _lacks_objects(history)
@@ -121,9 +122,10 @@ def resume_call(history: History) -> str | None:
     if phase == Phase.RUNNING or (phase == Phase.FINISHED and not errors):
         return None
     trainable = history.spec.given_as or name_as_written(history.spec.trainable)
-    if phase != Phase.FINISHED:
-        needed = trainable if _needs_trainable(history) else ""
-        return f"{restore_call(history.shown, needed)}.fit()"
+    if phase != Phase.FINISHED and not is_fail_fast(history.state.stopped):
+        call = restore_call(history.shown, trainable if _needs_trainable(history) else "")
+        change = history.state.needs_change
+        return f"{call.removesuffix(')')}, {change}).fit()" if change else f"{call}.fit()"
     # Without it the stored code is used, which is what failed.
     return f"{retry_call(history.shown, trainable, needs_space=_lacks_objects(history))}.fit()"
 
