@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from roots import RootWriter, many_trials, small_experiment
 
+from holdfast.controller.remote_experiment import MIRROR_OF
 from holdfast.core import events as ev
 from holdfast.results import history
 
@@ -54,6 +55,20 @@ def test_a_dead_driver_leaves_an_interrupted_experiment_and_nothing_running(
     assert (lost["status"], lost["interrupted"]) == ("PENDING", True)
     assert lost["on_resume"] == "continues from checkpoint_000000 (iteration 1)"
     assert [trial["interrupted"] for trial in facts["trials"][:3]] == [False, False, False]
+
+
+@pytest.mark.parametrize(
+    ("identity", "place"),
+    [("1a2b3c:pre/fix/exp", "pre/fix/exp in the storage_filesystem"), ("s3://bucket/exp", "s3://bucket/exp")],
+)
+def test_the_store_that_a_mirror_waits_for_is_named(
+    tmp_path: Path, holdfast: Callable[..., Any], identity: str, place: str
+) -> None:
+    root = small_experiment(tmp_path / "exp")
+    root.stage(3, {"model.txt": "four"})
+    root.add(ev.BacklogFilled(root.tick(), 1, 4, 2))
+    (root.path / MIRROR_OF).write_text(identity)
+    assert f"of checkpoints are not yet in {place}, limit 2 B" in holdfast("status", root.path).out
 
 
 def test_a_live_driver_is_named(tmp_path: Path, status: Callable[..., dict[str, Any]]) -> None:

@@ -15,10 +15,14 @@ from __future__ import annotations
 import shlex
 import time
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from holdfast.checkpoints.names import checkpoint_name
 from holdfast.config.registry import name_as_written
+from holdfast.controller.remote_experiment import mirrored_in
 from holdfast.core.events import ErrorFacts
 from holdfast.core.plan import is_lost
 from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, UserNote
@@ -30,11 +34,11 @@ from holdfast.display.tracker import (
     honest_counts,
     total_trials,
 )
+from holdfast.display.words import is_fail_fast
 from holdfast.errors import JournalDamagedError
 from holdfast.journal.durable_mark import oldest_volatile
 from holdfast.journal.records import decode_record
 from holdfast.results.history import History
-from holdfast.display.words import is_fail_fast
 from holdfast.results.html import display_facts
 from holdfast.results.shipped import is_driven_locally, oldest_unshipped, unshipped
 from holdfast.space.exact import shown
@@ -134,7 +138,19 @@ def overview(history: History, now: float, *, rows: int = 10) -> ProgressView:
     """What a display would show now."""
     at = now if phase_of(history) == Phase.RUNNING else history.state.last_at
     options = DisplayOptions(max_progress_rows=rows)
-    return ProgressTracker().view(history.state, display_facts(history), options, at, durable_lag(history, now) or 0.0)
+    view = ProgressTracker().view(history.state, display_facts(history), options, at, durable_lag(history, now) or 0.0)
+    store = mirrored_store(history.root) if view.backlog is not None else ""
+    if view.backlog is not None and store:
+        return msgspec.structs.replace(view, backlog=msgspec.structs.replace(view.backlog, place=store))
+    return view
+
+
+def mirrored_store(root: Path) -> str:
+    """The store that a directory is the local mirror of, for people; "" if it is no mirror."""
+    identity = mirrored_in(root)
+    if not identity or "://" in identity:
+        return identity
+    return f"{identity.partition(':')[2]} in the storage_filesystem"
 
 
 def experiment_facts(
