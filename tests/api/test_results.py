@@ -12,7 +12,13 @@ import pytest
 
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
-from holdfast.errors import ExperimentNotFoundError, JournalDamagedError, TrialError
+from holdfast.errors import (
+    ExperimentNotFoundError,
+    InvalidInputError,
+    JournalDamagedError,
+    NoResultError,
+    TrialError,
+)
 from holdfast.results import Result, ResultGrid
 
 sys.path.insert(0, str(Path(__file__).parent.parent / "cli"))
@@ -436,6 +442,24 @@ def test_get_dataframe_has_the_last_row_of_every_trial_that_reported(tmp_path: P
     assert list(frame["config/lr"]) == pytest.approx([0.1, 0.2, 0.3, 0.4])
     assert "nested/deep" in frame
     assert "config" not in frame
+
+
+def test_a_metric_and_a_mode_are_checked_for_a_single_trial_too(root: RootWriter) -> None:
+    one_trial(root, [3.0, 1.0])
+    grid = grid_of(root)
+    with pytest.raises(NoResultError, match=r"metric: los\..*Reported were: 'loss'"):
+        grid.get_best_result("los", "min")
+    with pytest.raises(InvalidInputError, match=r"`mode` must be one of .*got 'mn'"):
+        grid.get_best_result("loss", "mn")
+    assert grid.get_best_result() is grid.get_best_result("loss") is grid.get_best_result("loss", "min") is grid[0]
+
+
+def test_a_result_that_is_not_there_names_the_last(root: RootWriter) -> None:
+    one_trial(root, [3.0])
+    grid = grid_of(root)
+    with pytest.raises(IndexError, match=r"no result 1: there is one trial, grid\[0\]"):
+        grid[1]
+    assert [result.metrics["loss"] for result in grid] == [grid[-1].metrics["loss"]] == [3.0]
 
 
 def test_get_dataframe_can_take_the_best_row_instead(root: RootWriter) -> None:

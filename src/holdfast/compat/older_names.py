@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 from holdfast.config import SyncConfig
 from holdfast.messages.warn import warn_user
 from holdfast.trainable.session import current
+from holdfast.trainable.tracebacks import show_briefly
 
 T = TypeVar("T")
 
@@ -61,11 +62,15 @@ def unknown(name: str, known: list[str]) -> AttributeError:
         name: The name that was asked for.
         known: Those that there are.
     """
-    missing = f"module 'holdfast' has no attribute {name!r}."
+    # Without a name Python adds no guess of its own.
+    return show_briefly(AttributeError(f"module 'holdfast' has no attribute {name!r}.{_hint(name, known)}", name=None))
+
+
+def _hint(name: str, known: list[str]) -> str:
     if name in _TODAY:
-        return AttributeError(f"{missing} Write {_TODAY[name]}.")
+        return f" Write {_TODAY[name]}."
     for module in _WITH_NAMES:
         if name in import_module(f"holdfast.{module}").__all__:
-            return AttributeError(f"{missing} It is tune.{module}.{name}.")
+            return f" It is tune.{module}.{name}."
     close = difflib.get_close_matches(name, known, n=1)
-    return AttributeError(f"{missing} Did you mean {close[0]!r}?" if close else missing)
+    return f" Did you mean {close[0]!r}?" if close else ""

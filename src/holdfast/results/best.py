@@ -124,6 +124,19 @@ def _last(history: History, trial: Trial, metric: str) -> float | None:
     return value
 
 
+def check_reported(history: History, trial: Trial, metric: str | None) -> None:
+    """Refuse a metric that a trial has never reported, though it has reported others; None asks for nothing.
+
+    Raises:
+        NoResultError: It is one.
+    """
+    if metric is None or trial.metrics is None:
+        return
+    rows = (trial.metrics, history.last(trial)), history.rows(trial.n) if trial.rows > 1 else ()
+    if not any(lookup(row, metric) is not None for some in rows for row in some):
+        raise none_found(history, metric, finite=False)
+
+
 def none_found(history: History, metric: str, finite: bool) -> NoResultError:
     """Nothing can be called best, and why."""
     trials = history.state.trials

@@ -10,12 +10,21 @@ from typing import Any, overload
 from holdfast.core.state import State, Status, Trial
 from holdfast.errors import InvalidInputError, TrialError
 from holdfast.messages.visible import visible
-from holdfast.results.best import best_row, best_trial, check_mode, check_scope, default_metric, none_found
+from holdfast.results.best import (
+    best_row,
+    best_trial,
+    check_mode,
+    check_reported,
+    check_scope,
+    default_metric,
+    none_found,
+)
 from holdfast.results.dataframes import flat_row, require_pandas
 from holdfast.results.history import History, open_history
 from holdfast.results.raised import trial_error
 from holdfast.results.result import Result
 from holdfast.results.sources import FoldedTrial, filesystem_of
+from holdfast.trainable.tracebacks import show_briefly
 from holdfast.views.trials import ExperimentInfo
 
 
@@ -116,10 +125,10 @@ class ResultGrid(Sequence[Result]):
 
         Raises:
             InvalidInputError: (a ValueError) No metric or mode is given, or one that does not exist.
-            NoResultError: (a RuntimeError) No trial has a value to compare.
+            NoResultError: (a RuntimeError) No trial has a value to compare, or the only one never reported the metric.
         """
         if len(self) == 1:
-            return self[0]
+            return self._only(metric, mode)
         metric, mode = metric or default_metric(self._history), mode or self._history.info.mode
         for name, value in (("metric", metric), ("mode", mode)):
             if not value:
@@ -134,6 +143,13 @@ class ResultGrid(Sequence[Result]):
         if best is None:
             raise none_found(self._history, metric, filter_nan_and_inf)
         return self[best.n]
+
+    def _only(self, metric: str | None, mode: str | None) -> Result:
+        """The result of the only trial; a metric or mode that was given must be one even then."""
+        if mode is not None:
+            check_mode(mode)
+        check_reported(self._history, self._trials()[0], metric)
+        return self[0]
 
     def get_dataframe(self, filter_metric: str | None = None, filter_mode: str | None = None) -> Any:
         """One row for each trial that has reported: its last result, or its best one.
@@ -263,7 +279,14 @@ class ResultGrid(Sequence[Result]):
     def __getitem__(self, index: int | slice) -> Result | list[Result]:
         if isinstance(index, slice):
             return [self._result(trial) for trial in self._trials()[index]]
-        return self._result(self._trials()[index])
+        trials = self._trials()
+        try:
+            return self._result(trials[index])
+        except IndexError:
+            there = f"there are {len(trials)} trials, so the last is grid[{len(trials) - 1}]"
+            if len(trials) < 2:
+                there = "there is one trial, grid[0]" if trials else "the experiment has no trials"
+            raise show_briefly(IndexError(f"There is no result {index}: {there}.")) from None
 
     def __iter__(self) -> Iterator[Result]:
         return map(self._result, self._trials())

@@ -51,9 +51,9 @@ def trial_error(history: History, trial: Trial) -> TrialError | None:
         _take_facts(error, original)
         error.__cause__ = original
     if facts.traceback:
-        error.add_note(f"The trial's own traceback:\n{facts.traceback}")
+        error.add_note(visible_lines(f"The trial's own traceback:\n{facts.traceback}"))
     elif facts.output:
-        error.add_note(f"The last lines that the trial printed:\n{facts.output}")
+        error.add_note(visible_lines(f"The last lines that the trial printed:\n{facts.output}"))
     return error
 
 

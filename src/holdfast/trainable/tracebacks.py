@@ -11,11 +11,16 @@ import functools
 import os
 import sys
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from holdfast.messages.visible import visible_lines
 
 if TYPE_CHECKING:
     import traceback
 
+AnyError = TypeVar("AnyError", bound=BaseException)
+
+_BRIEF = "_holdfast_brief"
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep  # of all of holdfast
 
 
@@ -30,6 +35,12 @@ def install() -> None:
         shell.set_custom_exc((TuneError,), _show_in_ipython)
 
 
+def show_briefly(error: AnyError) -> AnyError:
+    """Let an exception of Python's that holdfast raises be printed as holdfast's own are; returns it."""
+    error.__dict__[_BRIEF] = True
+    return error
+
+
 def brief(error: BaseException) -> str | None:
     """The traceback of an error without holdfast's frames; None if it has to be shown as it is."""
     import traceback
@@ -37,13 +48,14 @@ def brief(error: BaseException) -> str | None:
     from holdfast.config.environment import Environment
     from holdfast.errors import InternalError, TuneError
 
-    if not isinstance(error, TuneError) or isinstance(error, InternalError) or Environment.read().full_tracebacks:
+    is_told = isinstance(error, TuneError) and not isinstance(error, InternalError)
+    if not (is_told or _BRIEF in vars(error)) or Environment.read().full_tracebacks:
         return None
     story = traceback.TracebackException.from_exception(error, compact=True)
     if not drop_our_frames(story):
         return None
     _forget_inner_causes(story)
-    return "".join(story.format())
+    return visible_lines("".join(story.format()))  # a trial's exception may be among the causes
 
 
 def drop_our_frames(story: traceback.TracebackException) -> bool:
@@ -115,13 +127,24 @@ def _forget_inner_causes(story: traceback.TracebackException) -> None:
 
 def _print_uncaught(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
     try:
-        text = brief(error)
+        text = _of_a_trial(error) or brief(error)
     except Exception:  # whatever goes wrong here, the error itself must be seen
         text = None
     if text is None:
         sys.__excepthook__(kind, error, trace)
     else:
         print(text, end="", file=sys.stderr)
+
+
+def _of_a_trial(error: BaseException) -> str:
+    """The traceback of what a trial raised, for ``fail_fast="raise"``: its words may be commands to a terminal."""
+    import traceback
+
+    from holdfast.errors import TrialError
+
+    if not isinstance(error.__cause__, TrialError):
+        return ""
+    return visible_lines("".join(traceback.format_exception(error)))
 
 
 def _show_in_ipython(
