@@ -75,6 +75,14 @@ def test_values_become_plain_data_of_plain_types(value: object, plain: object) -
     assert msgspec.msgpack.decode(msgspec.msgpack.encode(converted)) == plain
 
 
+@pytest.mark.parametrize("dtype", ["float64", "float32", "int64", "bool"])
+def test_an_array_of_one_element_is_its_number(dtype: str) -> None:
+    one = np.ones(1, dtype)
+    metrics = convert({"loss": one, "deep": {"er": one.reshape(1, 1)}, "two": np.ones(2, dtype)})
+    assert metrics == {"loss": 1, "deep": {"er": 1}, "two": [1, 1]}
+    assert type(metrics["loss"]) is type(one.item())
+
+
 def test_nan_and_infinity_pass() -> None:
     plain = convert({"a": float("nan"), "b": np.float32("inf")})
     assert plain["a"] != plain["a"]

@@ -23,6 +23,7 @@ log = logging.getLogger("holdfast")
 
 MAX_DEPTH = 64
 
+_ARRAYS = frozenset({"numpy", "jax", "jaxlib", "cupy"})
 _ATOMS = frozenset({float, bool, type(None)})
 _SMALLEST, _LARGEST = -(2**63), 2**64 - 1  # what msgpack can hold
 
@@ -150,7 +151,8 @@ class _Converter:
                     f"(`{path.rpartition('/')[2]}.tolist()`), or put the tensor into a checkpoint: "
                     "report(metrics, checkpoint=...)."
                 )
-        return self._array(value, path, depth)
+        number = _only_item(value)
+        return self._array(value, path, depth) if number is None else self.convert(number, path, depth + 1)
 
     def _array(self, value: Any, path: str, depth: int) -> Any:
         """Whatever array libraries offer (numpy, jax, tensorflow, pandas), else the object's ``repr``."""
@@ -200,6 +202,18 @@ def only_number(value: Any) -> int | float | None:
     try:
         number = value.item() if value.numel() == 1 else None
     except Exception as error:  # a tensor without data, for example
+        log.debug("%s.item() failed: %s", type(value).__name__, error)
+        return None
+    return number if isinstance(number, int | float) else None
+
+
+def _only_item(value: Any) -> int | float | None:
+    """The number in an array of one element, of whichever library of arrays; None if it is no such array."""
+    if getattr(value, "size", None) != 1 or type(value).__module__.split(".")[0] not in _ARRAYS:
+        return None
+    try:
+        number = value.item()
+    except Exception as error:
         log.debug("%s.item() failed: %s", type(value).__name__, error)
         return None
     return number if isinstance(number, int | float) else None
