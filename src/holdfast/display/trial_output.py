@@ -29,6 +29,8 @@ from holdfast.views.trials import ExperimentInfo, shown_root, trial_dirname
 if TYPE_CHECKING:
     from rich.text import Text
 
+_CUT = trial_logs.CUT_TEXT.encode()
+
 LOOK_S = 0.25
 LINES_PER_S = 25.0
 MOST_LINES = 100
@@ -100,6 +102,7 @@ class TrialOutput:
         self._waiting: dict[int, deque[str]] = {}
         self._tokens, self._filled_at = float(MOST_LINES), clock()
         self._lines_out = self._bytes_out = 0
+        self._was_cut = False
         self._trials_out: dict[int, None] = {}
         self._summed_at = clock() - SUMMARY_S
         self._budget = 0
@@ -130,7 +133,7 @@ class TrialOutput:
                 self._read_running(trial, attempt, places)
         lines = self._in_turns()
         now = self._clock()
-        if (self._lines_out or self._bytes_out) and (final or now - self._summed_at >= SUMMARY_S):
+        if self._trials_out and (final or now - self._summed_at >= SUMMARY_S):
             self._summed_at = now
             lines.append(OutputLine(-1, self._summary(state)))
         return lines
@@ -204,7 +207,10 @@ class TrialOutput:
     def _read_from(self, n: int, attempt: int, tape: _Tape, fd: int, begin: int, end: int | None = None) -> None:
         size = os.fstat(fd).st_size if end is None else end
         if tape.offset > size:
-            tape.offset, tape.rest = begin, b""  # it was cut: what came before is in another file
+            tape.offset, tape.rest = begin, b""  # it was cut: what came before is in another file, or dropped
+            self._leave_out(n, lines=0, size=0, cut=True)
+        elif tape.offset <= begin and os.pread(fd, len(_CUT), begin) == _CUT:
+            self._leave_out(n, lines=0, size=0, cut=True)
         tape.offset = max(tape.offset, begin)
         if size - tape.offset > BYTES_PER_FILE:
             skipped = size - BYTES_PER_FILE // 2 - tape.offset
@@ -251,9 +257,10 @@ class TrialOutput:
         self._tokens -= len(lines)
         return lines
 
-    def _leave_out(self, n: int, *, lines: int, size: int) -> None:
+    def _leave_out(self, n: int, *, lines: int, size: int, cut: bool = False) -> None:
         self._lines_out += lines
         self._bytes_out += size
+        self._was_cut = self._was_cut or cut  # nobody knows how much that was
         if len(self._trials_out) < 1000:
             self._trials_out[n] = None
 
@@ -261,12 +268,15 @@ class TrialOutput:
         parts = [plural(self._lines_out, "more line")] if self._lines_out else []
         if self._bytes_out:
             parts.append(f"{max(0.1, self._bytes_out / 1e6):,.1f} MB more")
+        if self._was_cut:
+            parts.append("older output that was cut (RunConfig.max_output_bytes)")
         trials = list(self._trials_out)
         whose = f" {shlex.quote(state.trials[trials[0]].id)}" if len(trials) == 1 else ""
         command = visible(f"holdfast logs {shlex.quote(shown_root(self._info))}{whose}")
         self._lines_out = self._bytes_out = 0
-        self._trials_out = {}
-        return f"... {' and '.join(parts)} of {plural(len(trials), 'trial')}: {command}"
+        self._was_cut, self._trials_out = False, {}
+        said = " and ".join([*([", ".join(parts[:-1])] if parts[1:] else []), parts[-1]])
+        return f"... {said} of {plural(len(trials), 'trial')}: {command}"
 
 
 _ENDS = frozenset(
