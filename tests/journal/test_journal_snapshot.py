@@ -73,7 +73,7 @@ def test_every_damaged_byte_of_a_snapshot_leads_to_the_one_before(
         content[byte] ^= 4
         check_loaded(disk, 6)
         content[byte] ^= 4
-    assert "is not used" in caplog.text
+    assert f"snapshot 9 of {ROOT} is not used" in caplog.text
     check_loaded(disk, 9)
 
 

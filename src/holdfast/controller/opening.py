@@ -154,7 +154,7 @@ def open_state(
     state, position, seq = State(), None, -1
     snapshot = (store or SnapshotStore(root, disk=disk)).load()
     meter = None if progress is None else _Meter(progress, root, snapshot)
-    found = None if snapshot is None else _unpack(snapshot, retention, meter)
+    found = None if snapshot is None else _unpack(root, snapshot, retention, meter)
     if snapshot is not None and found is not None and (listener is None or listener.accepts(found[1], found[0])):
         state, position, seq = found[0], snapshot.position, snapshot.seq
     try:
@@ -211,7 +211,7 @@ class _Meter:
 
 
 def _unpack(
-    snapshot: Snapshot, retention: Retention, meter: _Meter | None = None
+    root: Path, snapshot: Snapshot, retention: Retention, meter: _Meter | None = None
 ) -> tuple[State, dict[str, bytes]] | None:
     """The state in a snapshot and what policies stored there; None if no driver can have written it.
 
@@ -224,7 +224,9 @@ def _unpack(
         _check_trials(state)
         return state, record.policies
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
-        _log.warning("snapshot %s is not used (%s): the journal is read from the start", snapshot.seq, error)
+        _log.warning(
+            "snapshot %s of %s is not used (%s): the journal is read from the start", snapshot.seq, root, error
+        )
         return None
 
 
@@ -248,7 +250,7 @@ def _check_trials(state: State) -> None:
 def read_snapshot(root: Path, retention: Retention, *, disk: Disk = REAL_DISK) -> State | None:
     """The newest snapshot's state, also if the journal does not reach as far any more; None if there is none."""
     snapshot = SnapshotStore(root, disk=disk).load_any()
-    found = None if snapshot is None else _unpack(snapshot, retention)
+    found = None if snapshot is None else _unpack(root, snapshot, retention)
     return None if found is None else found[0]
 
 

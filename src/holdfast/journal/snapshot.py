@@ -104,7 +104,9 @@ class SnapshotStore:
             try:
                 return self._load(seq)
             except (_Unusable, OSError, DamageError) as error:
-                _log.warning("snapshot %s is not used (%s): the journal is read from further back", seq, error)
+                _log.warning(
+                    "snapshot %s of %s is not used (%s): the journal is read from further back", seq, self._root, error
+                )
         return None
 
     def load_any(self) -> Snapshot | None:
@@ -113,7 +115,7 @@ class SnapshotStore:
             try:
                 return self._read(seq)[0]
             except (_Unusable, OSError) as error:
-                _log.warning("snapshot %s is not used: %s", seq, error)
+                _log.warning("snapshot %s of %s is not used: %s", seq, self._root, error)
         return None
 
     def peek(self) -> Snapshot | None:
