@@ -60,6 +60,12 @@ def test_a_unique_beginning_is_enough_and_an_ambiguous_one_is_refused(
     assert "has 3 trials, but none named 'zz'" in answer.err
 
 
+def test_a_parameter_that_is_none_is_shown(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = RootWriter(tmp_path / "exp").open()
+    root.create({"depth": None})
+    assert "config      depth = None\n" in holdfast("show", root.finish().path, "0").out
+
+
 def test_details_show_config_result_checkpoints_and_the_traceback(path: Path, holdfast: Callable[..., Any]) -> None:
     done = holdfast("show", path, "0").out
     assert "config      lr = 0.1" in done

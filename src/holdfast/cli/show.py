@@ -168,7 +168,7 @@ def detail_lines(history: History, trial: Trial) -> list[str]:
         lines.append(f"  tags        {one_line(', '.join(trial.tags), 4000)}")
     lines += [f"  {note_line(note)}" for note in trial.notes]
     lines += [
-        f"  config      {one_line(str(key), 200)} = {value_text(value, 200)}"
+        f"  config      {one_line(str(key), 200)} = {'None' if value is None else value_text(value, 200)}"
         for key, value in (children(named(trial.config, history.info.value_names)) or {}).items()
     ]
     if trial.started_at:
