@@ -141,3 +141,9 @@ def test_a_list_is_no_search_space(make_tuner):
 def test_zero_samples_are_refused():
     with pytest.raises(InvalidInputError, match=r"num_samples must be -1 .* or an integer >= 1, got 0"):
         tune.TuneConfig(num_samples=0)
+
+
+@pytest.mark.parametrize(("asked", "meant"), [("cpus", "cpu"), ("GPUs", "gpu"), ("memroy", "memory")])
+def test_a_resource_that_is_nearly_a_known_one_is_guessed(make_tuner, asked, meant):
+    with pytest.raises(InvalidInputError, match=f"asks for '{asked}'.*Did you mean '{meant}'"):
+        make_tuner(tune.with_resources(noop, {asked: 1})).fit()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -147,9 +148,11 @@ class TrialSetup:
             return
         unknown = sorted(set(self.request_of(variant.config) or {}) - known)
         if unknown:
+            close = get_close_matches(unknown[0].lower(), ("cpu", "gpu", "memory"), 1)
+            meant = f"Did you mean {close[0]!r}? If not, declare it: " if close else "Declare it: "
             raise InvalidInputError(
                 f"The trainable asks for {', '.join(map(repr, unknown))}, which nobody declared. Known resources: "
-                f"{', '.join(sorted(known))}. Declare it: "
+                f"{', '.join(sorted(known))}. {meant}"
                 f"RunConfig(engine=LocalEngine(resources={{{unknown[0]!r}: 1}}))."
             )
 
@@ -272,12 +275,12 @@ def _request(factory: PlacementGroupFactory) -> dict[str, float] | None:
 
 
 def _checked_dirname(name: Any) -> str:
+    if name is None:
+        raise _bad_creator("dirname", "trial_dirname_creator returned None, not a name: does it lack a `return`?")
     text = str(name)
     if why := why_no_dirname(text, new=True):
         raise _bad_creator(
             "dirname",
-    if name is None:
-        raise _bad_creator("dirname", "trial_dirname_creator returned None, not a name: does it lack a `return`?")
             f"Trial dirname must not contain '/' and must name a directory of at most {MAX_NAME_BYTES} bytes; "
             f"trial_dirname_creator returned {text!r}: {why}.",
         )
