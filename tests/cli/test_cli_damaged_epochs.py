@@ -55,6 +55,7 @@ def test_status_show_list_and_verify_name_a_damaged_claim(
     verify = holdfast("verify", finished.path)
     assert verify.code == 1
     assert "damage: .holdfast/epochs/00000001" in verify.out
+    assert "This file holds no results" in verify.out
     assert "takeover" in verify.out
 
 

@@ -146,8 +146,8 @@ def _check_claims(root: Root, report: VerifyReport) -> None:
         if newest is not None and epoch == newest.claim.epoch:
             report.damage(
                 file,
-                f"the epoch file of the newest driver is damaged: {reason}. No result is lost. If no driver runs, a "
-                "restore creates a new one; if one may still run, Tuner.restore(path, takeover=True) or "
+                f"the epoch file of the newest driver is damaged: {reason}. This file holds no results. If no driver "
+                "runs, a restore creates a new one; if one may still run, Tuner.restore(path, takeover=True) or "
                 f"`holdfast resume {shlex.quote(root.shown)} --takeover` ends it",
             )
         else:
