@@ -1,10 +1,11 @@
 """Real experiments to be damaged: made by real drivers, with everything that a root can hold.
 
-``python tests/fuzz/corpus.py`` makes those in ``recorded/`` anew. Tests use these, so that a seed means the same damage
-on every machine; ``build`` makes others.
+``python tests/fuzz/corpus.py [KIND...]`` makes those in ``recorded/`` anew. Tests use these, so that a seed means the
+same damage on every machine; ``build`` makes others.
 
 An experiment here has several journal segments (its drivers were killed), snapshots, values that are not plain data,
-checkpoints of files and of dicts, a failed trial, a finished and an unfinished one.
+checkpoints of files and of dicts, a failed trial, a finished and an unfinished one. That of the kind "reports" has
+neither checkpoints nor snapshots: what its journal loses is known by its result files alone.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ KINDS: dict[str, dict[str, Any]] = {
     "finished": {"kills": (5, 7, 0)},
     # Its last driver has let go: of a killed one nothing in a store tells whether the newest part was ever sent.
     "store": {"kills": (5, 7, 0), "store": True},
+    "reports": {"kills": (13,), "trainable": "report_only", "snapshot_period_s": 10_000},
 }
 
 KILL_AFTER = "HOLDFAST_TEST_KILL_AFTER"
@@ -60,6 +62,16 @@ def train(config: dict[str, Any]) -> None:
         tune.report({"value": value, "nested": {"step": step}}, checkpoint=tune.Checkpoint.from_dict(state))
 
 
+def report_only(config: dict[str, Any]) -> None:
+    """What ``train`` does, without checkpoints."""
+    import holdfast as tune
+
+    for step in range(1, STEPS + 1):
+        if config["x"] == 2 and step == 4:
+            raise ValueError("this trial fails by design")
+        tune.report({"value": expected(config, step), "nested": {"step": step}})
+
+
 _DRIVER = """
 import sys
 sys.path.insert(0, {here!r})
@@ -82,7 +94,7 @@ run_config = tune.RunConfig(name="exp", storage_path=place, storage_filesystem=f
                             callbacks=[Kill()], engine=tune.LocalEngine(cpus=1), if_exists="resume",
                             sync_config=tune.SyncConfig(unfenced_store=store))
 tune.Tuner(
-    corpus.train,
+    getattr(corpus, sys.argv[3]),
     param_space={{"x": tune.grid_search([1, 2, 3, 4]), "thing": corpus.Thing(5), "kind": ("a", 1)}},
     tune_config=tune.TuneConfig(metric="value", mode="max", seed=7),
     run_config=run_config,
@@ -97,13 +109,14 @@ def unpack(kind: str, folder: Path) -> Path:
     return folder / "exp"
 
 
-def record() -> None:
-    """Make the recorded experiments anew, in a place that is the same for everybody."""
+def record(kinds: list[str]) -> None:
+    """Make recorded experiments anew, in a place that is the same for everybody; all if none is named."""
     home = Path("/tmp/fuzz-corpus")
     shutil.rmtree(home, ignore_errors=True)
     home.mkdir()
     shutil.copy(__file__, home)
-    for kind, settings in KINDS.items():
+    for kind in kinds or KINDS:
+        settings = KINDS[kind]
         code = f"import sys; sys.path.insert(0, {str(home)!r}); import corpus; corpus.build(**{{**{settings!r}, "
         code += f"'folder': corpus.Path({str(home / kind)!r})}})"
         subprocess.run([sys.executable, "-c", code], check=True)
@@ -112,7 +125,14 @@ def record() -> None:
             archive.add(home / kind / "storage" / "exp", "exp")
 
 
-def build(folder: Path, *, store: bool = False, kills: tuple[int, ...] = (5, 6, 6)) -> Path:
+def build(
+    folder: Path,
+    *,
+    store: bool = False,
+    kills: tuple[int, ...] = (5, 6, 6),
+    trainable: str = "train",
+    snapshot_period_s: int = 0,
+) -> Path:
     """Make an experiment below ``folder``; each number is a driver that is killed after so many results.
 
     A 0 at the end lets the last driver finish.
@@ -120,15 +140,16 @@ def build(folder: Path, *, store: bool = False, kills: tuple[int, ...] = (5, 6, 
     folder.mkdir(parents=True, exist_ok=True)
     place = folder / "storage"
     code = _DRIVER.format(here=str(Path(__file__).parent))
-    environment = {**os.environ, "HOLDFAST_LOCAL_CACHE_DIR": str(folder / "cache"), "TUNE_GLOBAL_CHECKPOINT_S": "0"}
+    environment = {**os.environ, "HOLDFAST_LOCAL_CACHE_DIR": str(folder / "cache")}
+    environment["TUNE_GLOBAL_CHECKPOINT_S"] = str(snapshot_period_s)
     kind = "store" if store else "local"
     for results in kills:
         environment[KILL_AFTER] = str(results)
-        done = subprocess.run([sys.executable, "-c", code, str(place), kind], env=environment)
+        done = subprocess.run([sys.executable, "-c", code, str(place), kind, trainable], env=environment)
         assert done.returncode == (-9 if results else 0), done.returncode
     shutil.rmtree(folder / "cache", ignore_errors=True)  # of a store: another machine reads it
     return place / "exp"
 
 
 if __name__ == "__main__":
-    record()
+    record(sys.argv[1:])

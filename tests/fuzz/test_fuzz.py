@@ -16,7 +16,7 @@ import pytest
 JUDGE = str(Path(__file__).with_name("judge.py"))
 CHUNK = 100
 
-COPIES = {"unfinished": 1200, "finished": 500, "store": 400}
+COPIES = {"unfinished": 1200, "finished": 500, "store": 400, "reports": 400}
 
 CASES = [(kind, seed) for kind, count in COPIES.items() for seed in range(1, count, CHUNK)]
 
