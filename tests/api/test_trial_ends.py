@@ -327,6 +327,9 @@ class _FailingScheduler(FIFOScheduler):
 
 
 class _FailingSearcher(Searcher):
+    def set_search_properties(self, *arguments, **more):
+        return True
+
     def suggest(self, trial_id):
         raise RuntimeError("the searcher broke")
 
