@@ -10,7 +10,7 @@ from holdfast.controller.driver import Driver
 from holdfast.controller.lifecycle import LEAVING, OPENING, STARTING, DriverLife
 
 STEPS = (*OPENING, *STARTING, *LEAVING)
-PARTS = {"first_records", "epoch_recorded", "resumed", "sweep", "take"}  # of steps, or of all of them
+PARTS = {"first_records", "epoch_recorded", "needed_change", "resumed", "sweep", "take"}  # of steps, or of all of them
 
 
 @pytest.mark.parametrize("step", STEPS, ids=lambda step: step.name)
