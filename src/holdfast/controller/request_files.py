@@ -146,10 +146,10 @@ def _check_tags(request: UserRequest) -> None:
 
 def _check_samples(request: UserRequest) -> None:
     if request.trial:
-        raise InvalidInputError("num_samples belongs to the whole experiment, not to a trial")
+        raise InvalidInputError("the number of samples belongs to the whole experiment, not to a trial")
     if request.num_samples != -1 and not 1 <= request.num_samples <= MAX_SAMPLES:
         raise InvalidInputError(
-            f"num_samples must be a whole number from 1 to {MAX_SAMPLES:,}, or -1 for no limit; got "
+            f"the number of samples must be a whole number from 1 to {MAX_SAMPLES:,}, or -1 for no limit; got "
             f"{request.num_samples!r}"
         )
 

@@ -110,7 +110,7 @@ def set_samples(path: str | os.PathLike[str], num_samples: int, *, wait_s: float
     -1 is without end. See ``stop_trial``.
     """
     if isinstance(num_samples, bool) or not isinstance(num_samples, int):
-        raise InvalidInputError(f"num_samples must be a whole number, got {num_samples!r}.")
+        raise InvalidInputError(f"The number of samples must be a whole number, got {num_samples!r}.")
     _ask(path, UserRequest(epoch=0, action=Action.SAMPLES, num_samples=num_samples), wait_s)
     return f"The experiment has num_samples={num_samples} from now on."
 
