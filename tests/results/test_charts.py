@@ -23,6 +23,7 @@ from holdfast.results.charts.pareto import pareto_front
 from holdfast.results.charts.worker_timeline import MAX_SPANS, worker_timeline
 from holdfast.results.chronicle import Attempt
 from holdfast.results.follow import Follower
+from holdfast.results.packing import MISSING, NONE
 
 NAN = math.nan
 
@@ -98,6 +99,21 @@ def test_a_contour_has_the_means_of_cells_and_fills_the_rest() -> None:
     json.dumps(found)
 
 
+def test_cells_without_a_trial_are_weighted_by_the_square_of_their_distance() -> None:
+    rng = random.Random(3)
+    xs, ys, values = ([rng.random() for _ in range(300)] for _ in range(3))
+    found = contour(("x", xs), ("y", ys), values)
+    cells: dict[tuple[int, int], list[float]] = {}
+    for x, y, value in zip(xs, ys, values, strict=True):
+        at = [min(CELLS - 1, int((v - min(of)) / (max(of) - min(of)) * CELLS)) for v, of in ((x, xs), (y, ys))]
+        cells.setdefault((at[0], at[1]), []).append(value)
+    means = {at: sum(each) / len(each) for at, each in cells.items()}
+    for i, j in [(0, 0), (31, 31), (5, 17), (16, 16), (30, 2)]:
+        weights = {at: 1 / max((at[0] - i) ** 2 + (at[1] - j) ** 2, 1e-30) for at in means}
+        expected = sum(weights[at] * means[at] for at in means) / sum(weights.values())
+        assert found["z"][j][i] == pytest.approx(expected)
+
+
 def test_idle_time_counts_only_while_a_driver_lives() -> None:
     attempts = [
         Attempt(0, 1, 0.0, 10.0, 1, "finished", ""),
@@ -107,13 +123,42 @@ def test_idle_time_counts_only_while_a_driver_lives() -> None:
     found = worker_timeline(attempts, {1: WorkerFacts("node", "ip", 7)}, 60.0, [(0.0, 20.0), (40.0, 60.0)])
     first, second = found["workers"]
     assert (first["host"], first["pid"], first["busy_s"]) == ("node", 7, 20.0)
-    assert first["idle"] == [[10.0, 20.0], [40.0, 50.0]]
-    assert first["spans"][1] == [2, 1, 50.0, 60.0, "running"]
-    assert second["idle_s"] == 0
+    assert first["idle"] == [[10.0, 20.0, 0], [40.0, 50.0, 0]]
+    assert first["spans"][1] == [2, 1, 50.0, 60.0, "running", 0]
+    assert (second["idle"], second["idle_s"]) == ([[40.0, 60.0, 1]], 20.0)
+    assert (found["lanes"], found["busy_s"], found["idle_s"]) == (2, 50.0, 40.0)
     many = [Attempt(k, 1, float(k), k + 0.9, 1, "finished", "") for k in range(MAX_SPANS + 1)]
     thin = worker_timeline(many, {}, 0.0)
     assert thin["thinned"]
     assert len(thin["workers"][0]["spans"]) < MAX_SPANS / 4
+
+
+def test_replaced_workers_share_a_lane_and_short_gaps_add_up() -> None:
+    attempts = [Attempt(k, 1, float(k), k + 0.75, k + 1, "finished", "") for k in range(10)]
+    attempts.append(Attempt(10, 1, 2.1, 2.2, 50, "finished", ""))
+    found = worker_timeline(attempts, {}, 10.0)
+    lanes = [span[5] for worker in found["workers"] for span in worker["spans"]]
+    assert sorted(lanes) == [0] * 10 + [1]
+    assert found["lanes"] == 2
+    assert found["idle_s"] == pytest.approx(10 * 0.25 + 9.9)
+    assert found["busy_s"] == pytest.approx(10 * 0.75 + 0.1)
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_busy_and_idle_time_fill_all_lanes_while_drivers_live(seed: int) -> None:
+    rng = random.Random(seed)
+    attempts = []
+    for n in range(rng.randrange(1, 40)):
+        start = rng.randrange(100) / 4
+        attempts.append(Attempt(n, 1, start, start + rng.randrange(1, 20) / 4, rng.randrange(5), "finished", ""))
+    attempts.sort(key=lambda attempt: attempt.start)
+    found = worker_timeline(attempts, {}, 30.0)
+    assert found["busy_s"] + found["idle_s"] == pytest.approx(found["lanes"] * (found["end"] - found["start"]))
+    spans = [span for worker in found["workers"] for span in worker["spans"]]
+    for one in spans:
+        assert not any(
+            other is not one and other[5] == one[5] and other[2] < one[3] and one[2] < other[3] for other in spans
+        )
 
 
 @pytest.fixture
@@ -150,6 +195,9 @@ def test_a_kill_costs_the_time_without_driver_and_the_work_after_the_checkpoint(
     root.report(0, {"loss": 0.05})
     last = root.at
     root.die()
+    follower.advance()
+    (unresumed,) = chart(follower, "recovery")["incidents"]
+    assert (unresumed["kind"], unresumed["at"], unresumed["until"], unresumed["trials"]) == ("killed", last, None, 2)
     root.at += 100
     root.open()
     started = root.at - 1  # its first record is that of a worker
@@ -158,7 +206,10 @@ def test_a_kill_costs_the_time_without_driver_and_the_work_after_the_checkpoint(
     root.start(0)
     follower.advance()
     found = chart(follower, "recovery")
-    (kill,) = found["incidents"]
+    kill, takeover, rewind = found["incidents"]
+    assert (takeover["kind"], takeover["at"], takeover["down_s"]) == ("takeover", started, 0.0)
+    assert (rewind["kind"], rewind["trial"], rewind["repeated_s"]) == ("rewind", "abcde_00000", kill["repeated_s"])
+    assert rewind["text"] == "Attempt 2 started from checkpoint_000000: 1 later report does not count."
     assert (kill["kind"], kill["trial"], kill["at"], kill["until"]) == ("killed", None, last, started)
     assert kill["down_s"] == started - last
     # Trial 0 continues from the checkpoint that came with its first row.
@@ -172,7 +223,8 @@ def test_a_kill_costs_the_time_without_driver_and_the_work_after_the_checkpoint(
     root.retry(0, ev.Cause.EXCEPTION, type="ValueError", message="no")
     follower.advance()
     again = chart(follower, "recovery")
-    assert [each["kind"] for each in again["incidents"]] == ["killed", "storage", "rejected", "retry"]
+    kinds = ["killed", "storage", "takeover", "rewind", "rejected", "retry"]
+    assert [each["kind"] for each in again["incidents"]] == kinds
     assert again["kinds"]["storage"]["down_s"] == pytest.approx(17.0, abs=1.1)
     fresh = chart(Follower.open(root.path), "recovery")
     fresh["end"] = again["end"] = fresh["drivers"][-1]["until"] = again["drivers"][-1]["until"] = 0
@@ -191,3 +243,34 @@ def test_every_chart_of_an_experiment_is_plain_data(tmp_path: Path) -> None:
     for name, wrong in (("nothing", {}), ("edf", {"metric": "no"}), ("contour", {"x": "lr"}), ("edf", {"odd": 1})):
         with pytest.raises(InvalidInputError):
             chart(follower, name, **wrong)
+
+
+def test_none_is_an_option_like_any_other(tmp_path: Path) -> None:
+    root = RootWriter(tmp_path / "exp").open()
+    for n, (act, size) in enumerate([("relu", 1), (None, None), ("relu", 2), (None, 1), ("gelu", None)]):
+        root.create({"act": act, "net": {"size": size}} | ({"extra": None} if n == 3 else {}))
+        root.start(n)
+        root.report(n, {"loss": float(n)})
+        root.end(n)
+    root.finish()
+    follower = Follower.open(root.path)
+    act = follower.columns.column("config/act")
+    assert (act.values, list(act.data)) == (["relu", None, "gelu"], [0, 1, 0, 1, 2])
+    size = follower.columns.column("config/net/size")
+    assert [size.values[code] for code in size.data if size.values] == [1, None, 2, 1, None]
+    extra = follower.columns.column("config/extra")
+    assert [code == MISSING for code in extra.data] == [True, True, True, False, True]
+    found = chart(follower, "contour", x="act", y="net/size")
+    assert found["trials"] == 5
+    assert found["x"]["options"] == ["relu", None, "gelu"]
+    assert found["y"]["options"] == ["1", None, "2"]
+    assert chart(follower, "importance")["trials"] == 5
+    (created, *_) = [line.text for line in follower.story(1)]
+    assert "with act=None, " in created
+
+
+def test_none_is_a_group_beside_numbers() -> None:
+    values = [float(k) for k in range(60)]
+    column = [NONE if value < 30 else value for value in values]
+    (one,) = importance({"x": column}, values)["params"]
+    assert one["explained"] > 0.8

@@ -89,7 +89,41 @@ def test_what_is_drawn_is_what_was_reported(root: RootWriter) -> None:
     crosses = [line for line in curves.lines if line.get_marker() == "x"]
     assert [list(line.get_ydata()) for line in crosses] == [[0.5]]  # only that one was stopped early
     assert [list(line.get_ydata()) for line in curves.lines if len(line.get_ydata()) == 3][-1] == [2.5, 1.5, 0.5]
+    assert [text.get_text() for text in curves.get_legend().get_texts()] == ["stopped early"]
+    (arrow,) = [text for text in grid.plot_lineage().texts if text.arrow_patch is not None]
+    assert [round(float(y), 3) for _, y in (arrow.xyann, arrow.xy)] == [0.1, 0.25], "from the donor's value to the new"
     assert "s of waiting" in grid.plot_recovery().get_title()
+
+
+def test_none_has_its_place_on_an_axis(tmp_path: Path) -> None:
+    root = RootWriter(tmp_path / "exp").open()
+    for n, act in enumerate(["relu", None, "gelu"]):
+        root.create({"act": act})
+        root.start(n)
+        root.report(n, {"loss": float(n)})
+        root.end(n)
+    follower = Follower.open(root.finish().path)
+    ticks = draw(tune.plots.plot_slice(follower, "act")).get_xticklabels()
+    assert [text.get_text() for text in ticks] == ["relu", "None", "gelu"]
+    parallel = draw(tune.plots.plot_parallel(follower))
+    assert len(parallel.lines) == 3
+    assert {"relu", "None", "gelu", "0", "2"} <= {text.get_text() for text in parallel.texts}
+    assert [ax.get_ylabel() for ax in parallel.figure.axes] == ["", "loss"], "a colour bar"
+
+
+def test_a_trial_that_reached_max_t_is_no_early_stop(tmp_path: Path) -> None:
+    root = RootWriter(tmp_path / "exp").open()
+    reasons = ["returned", "ASHA: reached max_t=3", "stop criterion: loss", "ASHA: rank 3 of 4"]
+    for n, reason in enumerate(reasons):
+        root.create({"lr": 0.1})
+        root.start(n)
+        root.report(n, {"loss": float(n)})
+        root.end(n, reason)
+    root.finish()
+    follower = Follower.open(root.path)
+    assert list(follower.columns.column("early_stopped").data) == [0, 0, 0, 1]
+    curves = draw(tune.plots.plot_curves(follower))
+    assert [list(line.get_ydata()) for line in curves.lines if line.get_marker() == "x"] == [[3.0]]
 
 
 def test_results_of_a_run_can_be_drawn_at_once(tmp_path: Path) -> None:

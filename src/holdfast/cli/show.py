@@ -15,7 +15,7 @@ from holdfast.core.state import Trial
 from holdfast.display.experiment_facts import DisplayOptions
 from holdfast.display.table import TableMaker
 from holdfast.display.tracker import ended_reason, make_row
-from holdfast.display.words import duration, metrics_text, one_line, plural, value_text
+from holdfast.display.words import duration, metrics_text, one_line, param_text, plural
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import History, open_history
 from holdfast.results.html import display_facts
@@ -168,7 +168,7 @@ def detail_lines(history: History, trial: Trial) -> list[str]:
         lines.append(f"  tags        {one_line(', '.join(trial.tags), 4000)}")
     lines += [f"  {note_line(note)}" for note in trial.notes]
     lines += [
-        f"  config      {one_line(str(key), 200)} = {'None' if value is None else value_text(value, 200)}"
+        f"  config      {one_line(str(key), 200)} = {param_text(value, 200)}"
         for key, value in (children(named(trial.config, history.info.value_names)) or {}).items()
     ]
     if trial.started_at:

@@ -86,6 +86,11 @@ def clip_front(text: str, limit: int) -> str:
     return text if len(text) <= limit else ".." + text[len(text) - max(0, limit - 2) :]
 
 
+def param_text(value: Any, limit: int = 20) -> str:
+    """A parameter in a few characters; None is a value like any other, not a missing one."""
+    return "None" if value is None else value_text(value, limit)
+
+
 def value_text(value: Any, limit: int = 20) -> str:
     """A parameter or a metric in a few characters."""
     if is_exact(value) or isinstance(value, list):
@@ -310,8 +315,13 @@ def trouble_text(view: ProgressView) -> str:
 
 def failure_what(group: FailureGroup) -> str:
     """The name of a kind of failure."""
-    cause, kind = _CAUSES.get(group.cause, ""), one_line(group.type)
-    return f"{kind} ({cause})" if kind and cause else kind or cause or one_line(group.cause) or "failure"
+    return failure_title(group.cause, group.type)
+
+
+def failure_title(cause: str, kind: str) -> str:
+    """A failure in a few words, from its cause and the type of its exception, if there was one."""
+    known, kind = _CAUSES.get(cause, ""), one_line(kind)
+    return f"{kind} ({known})" if kind and known else kind or known or one_line(cause.replace("_", " ")) or "failure"
 
 
 def failure_text(group: FailureGroup) -> str:

@@ -22,9 +22,10 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from holdfast.checkpoints.names import checkpoint_name
 from holdfast.core import events as ev
 from holdfast.core.state import WorkerFacts
-from holdfast.display.words import size_text
+from holdfast.display.words import plural, size_text
 from holdfast.errors import IllegalTransitionError
 from holdfast.results.curves import NAN, Curves
 from holdfast.results.story import driver_words, failure_words
@@ -81,13 +82,15 @@ class Incident(msgspec.Struct):
     Attributes:
         at: When it began.
         until: When it was over; NaN if it is not.
-        kind: "killed" (a driver ended without a word, or was taken over), "resumed" (a driver left in order, and
-            another came), "retry", "error", "interrupted", "rejected", "backlog", "storage".
+        kind: "killed" (a driver exited without shutting down, or was taken over), "takeover" (the next driver after
+            that came), "resumed" (a driver left in order, and another came), "retry", "error" (a trial failed for
+            good), "interrupted", "rewind" (a trial continued before its last report), "rejected", "backlog", "storage".
         n: The trial, or -1 for the experiment.
         text: What happened, in one sentence.
         down_s: Seconds of waiting.
         repeated_s: Seconds of training that were done again.
         trials: How many trials it has set back.
+        is_consequence: Its seconds are also those of the incident that caused it.
     """
 
     at: float
@@ -98,6 +101,7 @@ class Incident(msgspec.Struct):
     down_s: float = 0.0
     repeated_s: float = 0.0
     trials: int = 0
+    is_consequence: bool = False
 
 
 class Chronicle:
@@ -120,6 +124,7 @@ class Chronicle:
         self._outcome = array("B")
         self._cause = array("B")
         self._causes = [""]
+        self._before = array("i")  # the attempt of the same trial before it, or -1
         self._last = array("i")  # of each trial: its newest attempt, or -1
         self._running: dict[int, None] = {}
         self._broken: dict[int, Incident] = {}  # trials that will start again, and what ended their last attempt
@@ -140,7 +145,11 @@ class Chronicle:
 
     def attempts_of(self, n: int) -> list[Attempt]:
         """The attempts of one trial."""
-        return [self._made(row) for row, of in enumerate(self._n) if of == n]
+        rows, row = [], self._last[n] if n < len(self._last) else -1
+        while row >= 0:
+            rows.append(row)
+            row = self._before[row]
+        return [self._made(row) for row in reversed(rows)]
 
     def configs(self, n: int) -> list[tuple[float, int, dict[Any, Any]]]:
         """The configs of a trial whose config was changed: since when, from which iteration on."""
@@ -192,6 +201,7 @@ class Chronicle:
             found = self._tell(Incident(self.last_at, event.at, kind, -1, text))
             if kind == "killed":  # whoever stops an experiment has not lost the time until it is resumed
                 found.down_s = max(0.0, event.at - self.last_at)
+                self._tell(Incident(event.at, event.at, "takeover", -1, f"{driver_words(event)}."))
             for n in self._running:
                 self._end[self._last[n]] = self.last_at
                 self._broken[n] = found
@@ -213,29 +223,40 @@ class Chronicle:
 
     def _started(self, event: ev.TrialStarted) -> None:
         n = event.n
-        broken = self._broken.pop(n, None)
-        if broken is not None:
-            self._set_back(broken, event)
+        before = self._last[n]
+        if before >= 0:
+            self._set_back(event, self._broken.pop(n, None))
+        self._before.append(before)
         self._last[n] = len(self._n)
         self._n.append(n)
         self._attempt.append(event.attempt)
         self._start.append(event.at)
         self._end.append(NAN)
-        self._worker.append(getattr(event, "worker", 0))
+        self._worker.append(0)
         self._outcome.append(RUNNING)
         self._cause.append(0)
         self._running[n] = None
         self.awaited.add(n)
 
-    def _set_back(self, broken: Incident, event: ev.TrialStarted) -> None:
+    def _set_back(self, event: ev.TrialStarted, broken: Incident | None) -> None:
         """What the attempt before did after the checkpoint that this one begins with is done again."""
-        row = self._last[event.n]
-        since = max(self._start[row], self._curves.row_time(event.n, event.rows))
+        n, row = event.n, self._last[event.n]
+        rewound = self._curves.count(n) - event.rows
+        if broken is None and rewound <= 0:
+            return
+        since = max(self._start[row], self._curves.row_time(n, event.rows))
         lost = max(0.0, self._end[row] - since)
-        broken.repeated_s += lost
-        broken.trials += 1
-        if broken.n >= 0:
-            broken.until = event.at
+        if broken is not None:
+            broken.repeated_s += lost
+            broken.trials += 1
+            if broken.n >= 0:
+                broken.until = event.at
+        if rewound > 0:
+            origin = "the beginning" if event.source is None else checkpoint_name(event.source[1])
+            do = "does" if rewound == 1 else "do"
+            text = f"Attempt {event.attempt} started from {origin}: {plural(rewound, 'later report')} {do} not count."
+            found = self._tell(Incident(event.at, event.at, "rewind", n, text, repeated_s=lost, trials=1))
+            found.is_consequence = broken is not None
 
     def _ended(self, event: Any, outcome: int, cause: str = "") -> None:
         row = self._last[event.n]
@@ -245,9 +266,12 @@ class Chronicle:
         self.awaited.discard(event.n)
         if self._end[row] != self._end[row]:
             self._end[row] = event.at
-        self._outcome[row], self._cause[row] = outcome, self._cause_code(cause)
-        if event.worker if hasattr(event, "worker") else 0:
-            self._worker[row] = self._worker[row] or event.worker
+        self._outcome[row] = outcome
+        if cause:
+            self._cause[row] = self._cause_code(cause)
+        worker = getattr(event, "worker", 0)
+        if worker and not self._worker[row]:
+            self._worker[row] = worker
 
     def _cause_code(self, cause: str) -> int:
         if cause not in self._causes:

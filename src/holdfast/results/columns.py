@@ -4,14 +4,15 @@ A column is made when it is first asked for, from all trials; from then on only 
 So asking again costs a copy. Owns the names of columns and what they hold:
 
     trial_id, status, iteration, time_total_s, created, started, ended, attempts, failures, checkpoints, interrupted,
-    reason, cause, worker
+    early_stopped, reason, cause, worker
     metric/<name>   the last value that counts
     best/<name>     the best surviving value by the experiment's mode ("min" if it has none)
     min/<name>, max/<name>   the smallest and the largest one
     config/<name>   a parameter; ``a/b`` for nested ones
 
 Numbers are ``f64`` (missing: NaN) or ``i32``; everything else is a category. A parameter that has both numbers and
-other values is a category of JSON values. ``best``, ``min`` and ``max`` need complete curves. Must never read a file.
+other values is a category of JSON values; None, which a choice may offer, is one of them (null), and not missing.
+``best``, ``min`` and ``max`` need complete curves. Must never read a file.
 
     columns = follower.columns
     columns.metrics, columns.params      # known names, in the order of their appearance
@@ -23,7 +24,7 @@ other values is a category of JSON values. ``best``, ``min`` and ``max`` need co
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from holdfast.core.retention import lookup
@@ -32,8 +33,9 @@ from holdfast.display.words import value_text
 from holdfast.errors import InvalidInputError
 from holdfast.journal.reader import START
 from holdfast.results.curves import NAN, Curves
+from holdfast.results.early_stops import was_stopped_early
 from holdfast.results.history import History
-from holdfast.results.packing import MISSING, PackedColumn, pack
+from holdfast.results.packing import MISSING, NONE, PackedColumn, pack
 from holdfast.space.exact import SCALARS, shown
 from holdfast.views.results import flatten_result
 
@@ -128,7 +130,7 @@ class _Mixed:
         if value is None:
             return MISSING
         assert self.values is not None
-        value = _shown_value(value)
+        value = None if value is NONE else _shown_value(value)
         if type(value) is int and abs(value) <= MAX_EXACT:
             value = float(value)  # 1 and 1.0 are one value
         key = value if type(value) is str else (type(value), value)  # True is not 1
@@ -194,7 +196,15 @@ class Columns:
     def names(self) -> list[str]:
         """All columns that there are."""
         kinds = [f"{kind}/{name}" for kind in ("metric", "best", "min", "max") for name in self.metrics]
-        return ["trial_id", *_TEXTS, *_NUMBERS, "interrupted", *kinds, *(f"config/{name}" for name in self.params)]
+        return [
+            "trial_id",
+            *_TEXTS,
+            *_NUMBERS,
+            "interrupted",
+            "early_stopped",
+            *kinds,
+            *(f"config/{name}" for name in self.params),
+        ]
 
     def column(self, name: str) -> PackedColumn:
         """One column, as of the last ``update``.
@@ -243,6 +253,9 @@ class Columns:
             return _Mixed(name, _TEXTS[name], trials, text=True)
         if name == "interrupted":
             return _Column(name, "i", lambda trial: int(trial.n in self._history.lost), trials)
+        if name == "early_stopped":
+            state = self._history.state
+            return _Column(name, "i", lambda trial: int(was_stopped_early(state, trial)), trials)
         kind, _, rest = name.partition("/")
         if kind == "metric" and rest in self.metrics:
             return _Mixed(name, _metric_getter(rest), trials)
@@ -297,9 +310,21 @@ def _metric_getter(name: str) -> Getter:
 def _param_getter(name: str) -> Getter:
     def get(trial: Trial) -> Any:
         value = trial.config.get(name, _ABSENT)
-        return value if type(value) in SCALARS else lookup(shown(trial.config), name)
+        if type(value) not in SCALARS:
+            value = _value_at(shown(trial.config), name)
+        return NONE if value is None else None if value is _ABSENT else value
 
     return get
+
+
+def _value_at(config: Mapping[str, Any], name: str) -> Any:
+    """As ``lookup``, but tells None from what is not there."""
+    value = lookup(config, name)
+    if value is not None or name in config:
+        return value
+    inner, _, key = name.rpartition("/")
+    holder = lookup(config, inner) if inner else None
+    return None if isinstance(holder, Mapping) and key in holder else _ABSENT
 
 
 def _number(value: Any) -> float:

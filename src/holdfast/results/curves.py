@@ -163,10 +163,12 @@ class Curves:
         return len(events)
 
     def _take_other(self, event: Any, beside: Beside | None) -> None:
-        self._check(event)
+        kind = type(event)
+        if getattr(event, "n", -1) >= len(self._head):
+            self._check(event)
         if beside is not None:
             beside.feed(event)
-        fold = _FOLDS.get(type(event))
+        fold = _FOLDS.get(kind)
         if fold is not None:
             fold(self, event)
 
@@ -279,6 +281,10 @@ class Curves:
     def iteration(self, n: int) -> int:
         """Where a trial stands."""
         return self._iteration[n] if n < len(self._iteration) else 0
+
+    def count(self, n: int) -> int:
+        """How many rows of a trial survive."""
+        return self._count[n] if n < len(self._count) else 0
 
     def row_time(self, n: int, rows: int) -> float:
         """When the last of the first ``rows`` rows of a trial was accepted; 0 if there is none."""

@@ -8,7 +8,8 @@ works on a read-only mount and beside a live driver.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -39,7 +40,7 @@ from holdfast.storage.address import LOCAL, parse, type_of
 from holdfast.storage.layout import Root
 from holdfast.storage.remote_root import Remote, remote_of
 from holdfast.views.results import ResultBuilder, RowFolder
-from holdfast.views.trial_rows import TrialRows
+from holdfast.views.trial_rows import PartialState, TrialRows
 from holdfast.views.trials import ExperimentInfo, TrialView, place_of, shown_root, trial_dirname, trial_name
 
 if TYPE_CHECKING:
@@ -147,6 +148,15 @@ class History:
         if self._rows is None:
             self._rows = TrialRows(self.index(), self.builder, self.retention)
         return self._rows
+
+    @contextmanager
+    def partial_state(self) -> Iterator[PartialState]:
+        """A state for the fold of one trial; one at a time, because they share the list that stands for all trials."""
+        part = self._reader.partial_state()
+        try:
+            yield part
+        finally:
+            part.clear()
 
     def index(self) -> TrialIndex:
         """Where the records of each trial are, as far as this state knows; made by the first call, which reads all."""

@@ -20,6 +20,7 @@ from holdfast.core.retention import lookup
 from holdfast.core.state import Status, Trial
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.results.best import check_mode, default_metric
+from holdfast.results.early_stops import was_stopped_early
 from holdfast.results.history import History
 from holdfast.search.optuna_space import load_optuna, multiple_of
 from holdfast.space.exact import shown
@@ -28,9 +29,6 @@ LOG_SCALE = 100.0
 """Positive numbers whose largest is so many times the smallest are taken for a logarithmic scale."""
 STEP_NOISE = 1e-8
 """How far from a multiple of its step Optuna lets a number be, in steps."""
-
-_NOT_PRUNED = ("returned", "done", "stop criterion", "time budget")
-_FULL_BUDGET = ("reached max_t", "used up its budget", "has come to")
 
 
 def make_study(
@@ -129,15 +127,7 @@ def _state(states: Any, history: History, trial: Trial, value: float | None) -> 
         return states.RUNNING if trial.rows else states.WAITING
     if value is None:
         return states.FAIL  # Optuna wants a number of every trial that is complete
-    return states.PRUNED if _was_pruned(history, trial) else states.COMPLETE
-
-
-def _was_pruned(history: History, trial: Trial) -> bool:
-    """Whether a scheduler ended the trial before it had used its budget."""
-    reason = trial.reason
-    if not reason or reason.startswith(_NOT_PRUNED) or reason == history.state.stopping:
-        return False
-    return not any(words in reason for words in _FULL_BUDGET)
+    return states.PRUNED if was_stopped_early(history.state, trial) else states.COMPLETE
 
 
 def _intermediate(history: History, trial: Trial, metric: str) -> dict[int, float]:

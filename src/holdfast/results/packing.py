@@ -19,6 +19,18 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 MISSING = 0xFFFFFFFF
+
+
+class _NoneValue:
+    """Shown as what it stands for."""
+
+    def __repr__(self) -> str:
+        return "None"
+
+
+NONE = _NoneValue()
+"""Stands for a value that is None (null in ``values``), where None stands for one that is missing."""
+
 TYPES = {"f": "f32", "d": "f64", "i": "i32", "I": "category"}
 _CODES = {name: code for code, name in TYPES.items()}
 

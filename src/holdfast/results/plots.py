@@ -17,24 +17,40 @@ import math
 import os
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any
+from typing import Any, NamedTuple
 
-from holdfast.core.state import Status
+from holdfast.display.words import clip
 from holdfast.errors import InvalidInputError
 from holdfast.results.charts.distribution import empirical_distribution
 from holdfast.results.charts.experiment_charts import chart, numbers, values_of
+from holdfast.results.early_stops import was_stopped_early
 from holdfast.results.follow import Follower
 from holdfast.results.history import History, open_history
+from holdfast.space.exact import shown
+from holdfast.views.results import flatten_result
 
 MAX_CURVES = 200
 """Trials whose curves are drawn; of more, some are taken evenly."""
 
+MAX_MARKS = 10
+"""Whole numbers that are all written beside an axis."""
+
 MAX_LINES = 1000
 """Trials that a plot of parallel coordinates has at most."""
 
-COMPLETED = frozenset({"returned", "done"})
 _OUTCOMES = {"finished": "C0", "paused": "C9", "failed": "C1", "errored": "C3", "interrupted": "C8", "running": "C2"}
-_KINDS = ("killed", "resumed", "storage", "backlog", "rejected", "interrupted", "retry", "error")
+_KINDS = (
+    "killed",
+    "takeover",
+    "resumed",
+    "storage",
+    "backlog",
+    "rejected",
+    "interrupted",
+    "retry",
+    "rewind",
+    "error",
+)
 
 
 def plot_history(experiment: Any, metric: str | None = None, mode: str | None = None, *, ax: Any = None) -> Any:
@@ -77,20 +93,25 @@ def plot_curves(
     """
     follower = follower_of(experiment)
     name, _ = numbers(follower, metric)
-    known = follower.history.state.trials
+    state = follower.history.state
+    known = state.trials
     chosen = list(range(len(known)) if trials is None else trials)
     if trials is None and len(chosen) > max_trials:
         chosen = [chosen[k * len(chosen) // max_trials] for k in range(max_trials)]
     ax = _axes(ax)
     alpha = 0.9 if len(chosen) <= 20 else 0.4
+    marked = False
     for n in chosen:
         steps, values = follower.curves.of(n, name)
         if not steps:
             continue
         (line,) = ax.plot(steps, values, linewidth=1, alpha=alpha, marker="." if len(steps) == 1 else None)
-        trial = known[n]
-        if trial.status == Status.TERMINATED and trial.reason not in COMPLETED:
+        if was_stopped_early(state, known[n]):
             ax.plot(steps[-1:], values[-1:], marker="x", color=line.get_color(), alpha=alpha)
+            marked = True
+    if marked:  # one entry for all, in a colour of no trial
+        cross = import_module("matplotlib.lines").Line2D([], [], marker="x", color="0.4", linestyle="none")
+        ax.legend([cross], ["stopped early"], fontsize="small")
     return _labelled(ax, "training iteration", name)
 
 
@@ -142,7 +163,7 @@ def plot_contour(experiment: Any, x: str, y: str, metric: str | None = None, *, 
     ax.scatter([point[0] for point in data["points"]], [point[1] for point in data["points"]], s=6, color="black")
     for axis, set_scale, set_ticks in (("x", ax.set_xscale, ax.set_xticks), ("y", ax.set_yscale, ax.set_yticks)):
         if data[axis]["options"] is not None:
-            set_ticks(data[axis]["ticks"], data[axis]["options"])
+            set_ticks(data[axis]["ticks"], list(map(str, data[axis]["options"])))
         elif data[axis]["log"]:
             set_scale("log")
     ax.figure.colorbar(mesh, ax=ax, label=data["metric"])
@@ -182,31 +203,51 @@ def plot_parallel(
     if len(chosen) > MAX_LINES:
         chosen = [chosen[k * len(chosen) // MAX_LINES] for k in range(MAX_LINES)]
     ax = _axes(ax)
-    shares = [
-        _shares([column[n] for n in chosen], _is_log(follower, param))
+    axes = [
+        _axis([column[n] for n in chosen], _is_log(follower, param))
         for param, column in zip(names, columns, strict=True)
     ]
-    shares.append(_shares([values[n] for n in chosen], log=False))
+    axes.append(_axis([values[n] for n in chosen], log=False))
     colours = import_module("matplotlib").colormaps["viridis_r"]
     for k in range(len(chosen)):
-        ax.plot([share[k] for share in shares], color=colours(shares[-1][k]), linewidth=0.8, alpha=0.6)
-    ax.set_xticks(range(len(shares)), [*names, name])
+        ax.plot([axis.shares[k] for axis in axes], color=colours(axes[-1].shares[k]), linewidth=0.8, alpha=0.6)
+    ax.vlines(range(len(axes)), 0, 1, color="0.3", linewidth=0.8)
+    for place, axis in enumerate(axes):
+        for share, text in axis.ticks:
+            box = {"facecolor": "white", "edgecolor": "none", "alpha": 0.7, "pad": 0.5}
+            ax.text(place + 0.02, share, text, fontsize="x-small", va="center", bbox=box)
+    found = [value for n in chosen if (value := values[n]) is not None]
+    norm = import_module("matplotlib.colors").Normalize(min(found, default=0.0), max(found, default=1.0))
+    ax.figure.colorbar(import_module("matplotlib.cm").ScalarMappable(norm, colours), ax=ax, label=name)
+    ax.set_xticks(range(len(axes)), [*names, name])
+    ax.set_xlim(-0.1, len(axes) - 0.7)
     ax.set_yticks([])
+    for side in ("left", "right", "top", "bottom"):
+        ax.spines[side].set_visible(False)
     return _labelled(ax, "", "")
 
 
 def plot_workers(experiment: Any, *, ax: Any = None) -> Any:
-    """What each worker ran and when, coloured by how the attempt ended; gaps are idle time."""
+    """What was run and when, coloured by how the attempt ended, a line for each place of a worker; gaps are idle."""
     data = chart(follower_of(experiment), "workers")
     ax = _axes(ax)
-    for lane, worker in enumerate(data["workers"]):
-        for outcome, colour in (*_OUTCOMES.items(), ("several", "C7")):
-            spans = [(a - data["start"], b - a) for _, _, a, b, how in worker["spans"] if how == outcome]
-            if spans:
-                ax.broken_barh(spans, (lane - 0.4, 0.8), facecolors=colour, edgecolors="white", linewidth=0.3)
-    names = [f"{each['host']}:{each['pid']}" if each["worker"] else "unknown" for each in data["workers"]]
-    ax.set_yticks(range(len(names)), names)
-    return _labelled(ax, "seconds since the start", "worker")
+    spans: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    names: list[set[str]] = [set() for _ in range(data["lanes"])]
+    for worker in data["workers"]:
+        for _, _, a, b, how, lane in worker["spans"]:
+            spans.setdefault((how, lane), []).append((a - data["start"], b - a))
+            names[lane].add(f"{worker['host']}:{worker['pid']}" if worker["worker"] else "unknown")
+    for outcome, colour in (*_OUTCOMES.items(), ("several", "C7")):
+        label = outcome
+        for lane in range(data["lanes"]):
+            if bars := spans.get((outcome, lane)):
+                style = {"facecolors": colour, "edgecolors": "white", "linewidth": 0.3, "label": label}
+                ax.broken_barh(bars, (lane - 0.4, 0.8), **style)
+                label = ""
+    ax.set_yticks(range(len(names)), [f"{k + 1}" if len(each) > 1 else each.pop() for k, each in enumerate(names)])
+    total = data["busy_s"] + data["idle_s"]
+    ax.set_title(f"idle for {100 * data['idle_s'] / total if total else 0:.0f} % of the time", fontsize="medium")
+    return _labelled(ax, "seconds since the start", "worker", legend=True)
 
 
 def plot_lineage(experiment: Any, param: str | None = None, *, ax: Any = None) -> Any:
@@ -217,22 +258,35 @@ def plot_lineage(experiment: Any, param: str | None = None, *, ax: Any = None) -
         param: The parameter; None takes the first that was changed.
         ax: Where to draw; None makes a new figure.
     """
-    data = chart(follower_of(experiment), "lineage")
+    follower = follower_of(experiment)
+    data = chart(follower, "lineage")
     if not data["trials"]:
         raise InvalidInputError("No trial of this experiment was given another config.")
     name = param or data["params"][0]
+    trials = follower.history.state.trials
+    schedules = {each["trial"]: _schedule(each["schedule"], name) for each in data["trials"]}
+    for n in map(int, data["ids"]):  # those that were copied and kept their own config
+        schedules.setdefault(n, _schedule([{"iteration": 0, "config": flatten_result(shown(trials[n].config))}], name))
     ax = _axes(ax)
-    for trial in data["trials"]:
-        steps = [(each["iteration"], each["config"].get(name)) for each in trial["schedule"]]
-        known = [(step, value) for step, value in steps if isinstance(value, int | float)]
-        ax.step([a for a, _ in known], [b for _, b in known], where="post", marker=".", label=trial["id"])
+    for n, known in sorted(schedules.items()):
+        if known:
+            steps, values = [step for step, _ in known], [value for _, value in known]
+            last = max(trials[n].iteration, steps[-1])
+            ax.step([*steps, last], [*values, values[-1]], where="post", marker=".", label=trials[n].id)
     for copy in data["copies"]:
-        ax.axvline(copy["iteration"], color="0.85", linewidth=0.5, zorder=0)
-    return _labelled(ax, "training iteration", name, legend=len(data["trials"]) <= 12)
+        step = copy["iteration"]
+        origin, target = _value_until(schedules[copy["parent"]], step), _value_at(schedules[copy["trial"]], step)
+        if origin is not None and target is not None:
+            style = {"arrowstyle": "-|>", "color": "0.4", "linewidth": 0.8, "shrinkA": 0, "shrinkB": 2}
+            ax.annotate("", (step, target), (step, origin), arrowprops=style)
+    if _is_log(follower, name):
+        ax.set_yscale("log")
+    ax.set_title("arrows point from the trial that was copied to the copy", fontsize="medium")
+    return _labelled(ax, "training iteration", name, legend=len(schedules) <= 12)
 
 
 def plot_recovery(experiment: Any, *, ax: Any = None) -> Any:
-    """Every kill, retry, rejected checkpoint and storage outage on one time axis, with the seconds that it cost."""
+    """Every kill, retry, rewind, rejected checkpoint and storage outage on one time axis, with the seconds it cost."""
     data = chart(follower_of(experiment), "recovery")
     ax = _axes(ax)
     start = data["start"]
@@ -294,13 +348,45 @@ def _is_log(follower: Follower, param: str) -> bool:
     return bool((follower.history.spec.space or {}).get(param, {}).get("log"))
 
 
-def _shares(values: list[Any], log: bool) -> list[float]:
-    """Places between 0 and 1: by value for numbers, by option otherwise."""
+class _ParallelAxis(NamedTuple):
+    """One axis of parallel coordinates: where each trial stands on it, between 0 and 1, and what is written beside."""
+
+    shares: list[float]
+    ticks: list[tuple[float, str]]
+
+
+def _axis(values: list[Any], log: bool) -> _ParallelAxis:
+    """By value for numbers, by option otherwise."""
     if all(type(value) in (int, float) for value in values):
         log = log and all(value > 0 for value in values)
         places = [math.log(value) if log else float(value) for value in values]
+        low, high = min(places, default=0.0), max(places, default=1.0)
+        marks = [low] if high == low else [low + share * (high - low) for share in (0.0, 0.25, 0.5, 0.75, 1.0)]
+        whole = sorted(set(values)) if all(type(value) is int for value in values) else []
+        if 0 < len(whole) <= MAX_MARKS:
+            marks = [math.log(value) if log else float(value) for value in whole]
+        texts = [f"{math.exp(mark) if log else mark:.4g}" for mark in marks]
     else:
-        options = {text: k for k, text in enumerate(dict.fromkeys(map(str, values)))}
-        places = [float(options[str(value)]) for value in values]
-    low, high = min(places, default=0.0), max(places, default=1.0)
-    return [(place - low) / (high - low) if high > low else 0.5 for place in places]
+        options = {text: float(k) for k, text in enumerate(dict.fromkeys(map(str, values)))}
+        places = [options[str(value)] for value in values]
+        low, high = 0.0, float(len(options) - 1)
+        marks, texts = list(options.values()), [clip(text, 20) for text in options]
+    shares = [(place - low) / (high - low) if high > low else 0.5 for place in [*places, *marks]]
+    return _ParallelAxis(shares[: len(places)], list(zip(shares[len(places) :], texts, strict=True)))
+
+
+def _schedule(parts: list[dict[str, Any]], param: str) -> list[tuple[int, float]]:
+    """Since which iteration a parameter had which value, where that was a number."""
+    steps = [(part["iteration"], part["config"].get(param)) for part in parts]
+    return [(step, value) for step, value in steps if type(value) in (int, float)]
+
+
+def _value_until(schedule: list[tuple[int, float]], step: int) -> float | None:
+    """The value that held before a copy was made at ``step``."""
+    known = [value for since, value in schedule if since < step]
+    return known[-1] if known else schedule[0][1] if schedule else None
+
+
+def _value_at(schedule: list[tuple[int, float]], step: int) -> float | None:
+    """The value that a copy which was made at ``step`` was given."""
+    return next((value for since, value in reversed(schedule) if since == step), None)

@@ -199,7 +199,7 @@ def experiment_facts(
 
 
 def _backlog(history: History, now: float) -> dict[str, Any]:
-    """Checkpoints that are on their way to where the experiment lives, and since when trials wait because of them."""
+    """Checkpoints that are not where the experiment lives yet, and since when trials wait because of them."""
     known = backlog_of(history.state, history.shown, now)
     waits = phase_of(history) == Phase.RUNNING and known is not None and known.limit is not None
     return {

@@ -17,12 +17,11 @@ from holdfast.core.state import State, Trial
 from holdfast.core.transitions import check_known
 from holdfast.core.user_facts import STOPPED_BY_USER
 from holdfast.display.clipping import advice_line
-from holdfast.display.words import duration, plural, size_text, value_text
+from holdfast.display.words import duration, param_text, plural, size_text, value_text
 from holdfast.journal.trial_index import EXPERIMENT
 from holdfast.results.history import History
 from holdfast.space.exact import shown
 from holdfast.space.value_names import named
-from holdfast.views.trial_rows import PartialState
 
 MAX_TEXT = 400
 
@@ -153,7 +152,7 @@ class _TrialTeller:
     # --- the events
 
     def _created(self, trial: Trial, event: ev.TrialCreated) -> None:
-        chosen = ", ".join(f"{key}={value_text(value, 40)}" for key, value in self._named(event.config))
+        chosen = ", ".join(f"{key}={param_text(value, 40)}" for key, value in self._named(event.config))
         self.say(event.at, f"Trial {trial.id} was created" + (f" with {chosen}" if chosen else ""))
 
     def _started(self, trial: Trial, event: ev.TrialStarted) -> None:
@@ -214,7 +213,7 @@ class _TrialTeller:
         self.say(event.at, f"It was resumed{_because(event.why)}")
 
     def _reconfigured(self, _: Trial, event: ev.TrialReconfigured) -> None:
-        config = ", ".join(f"{key}={value_text(value, 40)}" for key, value in self._named(event.config))
+        config = ", ".join(f"{key}={param_text(value, 40)}" for key, value in self._named(event.config))
         if event.donor is None:
             self.say(event.at, f"It was given another config{_in_brackets(event.why)}: {config}")
             return
@@ -274,9 +273,8 @@ _TRIAL_TELLERS: dict[type, Callable[[_TrialTeller, Trial, Any], None]] = {
 def trial_story(history: History, trial: Trial) -> list[StoryLine]:
     """What happened to a trial, in order."""
     teller, index = _TrialTeller(history, trial.n), history.index()
-    part = PartialState(index, history.retention)
     events = index.events([EXPERIMENT, *index.kin(trial.n)])
-    with events.folding():
+    with history.partial_state() as part, events.folding():
         for event in events:
             teller.before(part.state, event)
             part.prepare(events.seq, event)

@@ -103,6 +103,10 @@ class TrialRows:
         self._trials = [_EMPTY] * len(index)
         self._donors: dict[int, Trial] = {}  # with all checkpoints that others continued from
 
+    def partial_state(self) -> PartialState:
+        """A state for another fold; whoever takes it clears it, before the next fold begins."""
+        return PartialState(self._index, self._retention, self._trials)
+
     def advanced(self) -> None:
         """The index has taken in more: other trials, and other checkpoints to continue from."""
         self._trials += [_EMPTY] * (len(self._index) - len(self._trials))

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from operator import mul
 from typing import Any, NamedTuple
+
+from holdfast.results.packing import NONE
 
 CELLS = 32
 MAX_POINTS = 5000
@@ -22,7 +25,7 @@ class _Axis(NamedTuple):
     log: bool
     low: float
     high: float
-    options: list[str] | None
+    options: list[str | None] | None
 
     @property
     def cells(self) -> int:
@@ -57,9 +60,9 @@ def contour(
         log: Whether each parameter has a logarithmic scale; it is linear all the same if a value is not positive.
 
     Returns:
-        ``x`` and ``y`` (``name``, ``log``, ``ticks``: the middles of the cells, ``options``: their texts, or None),
-        ``z`` (a row for each cell of y), ``points`` ([x, y, value] with option numbers for options, at most 5,000) and
-        ``trials``.
+        ``x`` and ``y`` (``name``, ``log``, ``ticks``: the middles of the cells, ``options``: their texts, or None; None
+        among them is the option None), ``z`` (a row for each cell of y), ``points`` ([x, y, value] with option numbers
+        for options, at most 5,000) and ``trials``.
     """
     chosen = [
         n
@@ -81,7 +84,7 @@ def contour(
     return {
         "x": first.described(),
         "y": second.described(),
-        "z": [[_at(means, first, second, i, j) for i in range(first.cells)] for j in range(second.cells)],
+        "z": _filled(means, first, second),
         "points": shown,
         "trials": len(chosen),
     }
@@ -92,22 +95,42 @@ def _axis(name: str, values: list[Any], log: bool) -> tuple[_Axis, list[float]]:
         log = log and all(value > 0 for value in values)
         places = [math.log10(value) if log else float(value) for value in values]
         return _Axis(name, log, min(places, default=0.0), max(places, default=1.0), None), places
-    texts = [str(value) for value in values]
+    texts = [None if value is NONE else str(value) for value in values]
     options = list(dict.fromkeys(texts))[:MAX_OPTIONS]
     number = {text: k for k, text in enumerate(options)}
     return _Axis(name, False, 0.0, 1.0, options), [float(number.get(text, len(options) - 1)) for text in texts]
 
 
-def _at(means: dict[tuple[int, int], float], first: _Axis, second: _Axis, i: int, j: int) -> float | None:
-    known = means.get((i, j))
-    if known is not None or not means:
-        return known
-    total = weights = 0.0
+def _filled(means: dict[tuple[int, int], float], first: _Axis, second: _Axis) -> list[list[float | None]]:
+    """The mean of each cell; cells without a trial get that of the others by distance, a column of them at a time.
+
+    The square of a distance is a sum of a part along x and one along y, and those are few: each is computed once.
+    """
+    rows: list[list[float | None]] = [[means.get((i, j)) for i in range(first.cells)] for j in range(second.cells)]
+    if not means or len(means) == first.cells * second.cells:
+        return rows
+    by_column: dict[int, tuple[list[int], list[float]]] = {}
     for (a, b), value in means.items():
-        distance = ((a - i) / first.cells) ** 2 + ((b - j) / second.cells) ** 2
-        total += value / distance
-        weights += 1.0 / distance
-    return total / weights
+        lines, values = by_column.setdefault(a, ([], []))
+        lines.append(b)
+        values.append(value)
+    across = [(k / first.cells) ** 2 for k in range(first.cells)]
+    along = [(k / second.cells) ** 2 for k in range(second.cells)]
+    for j, row in enumerate(rows):
+        if None not in row:
+            continue
+        near = [(a, [along[abs(b - j)] for b in lines], values) for a, (lines, values) in by_column.items()]
+        for i, known in enumerate(row):
+            if known is not None:
+                continue
+            total = weights = 0.0
+            for a, parts, values in near:
+                part = across[abs(a - i)]
+                shares = [1.0 / (part + each) for each in parts]
+                weights += sum(shares)
+                total += sum(map(mul, shares, values))
+            row[i] = total / weights
+    return rows
 
 
 def _back(place: float, log: bool) -> float:

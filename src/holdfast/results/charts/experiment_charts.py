@@ -24,8 +24,9 @@ from holdfast.results.charts.lineage import lineage
 from holdfast.results.charts.pareto import pareto_front
 from holdfast.results.charts.recovery_timeline import recovery_timeline
 from holdfast.results.charts.worker_timeline import worker_timeline
+from holdfast.results.chronicle import Incident
 from holdfast.results.follow import Follower
-from holdfast.results.packing import MISSING
+from holdfast.results.packing import MISSING, NONE
 from holdfast.results.report_data import Phase, phase_of
 
 
@@ -63,14 +64,15 @@ def numbers(follower: Follower, metric: str | None, kind: str = "metric") -> tup
 
 
 def values_of(follower: Follower, param: str) -> list[Any]:
-    """The value of a parameter in each trial; None if it does not have it."""
+    """The value of a parameter in each trial; None if it does not have it, `NONE` if its value is None."""
     if param not in follower.columns.params:
         known = ", ".join(follower.columns.params[:50]) or "none"
         raise InvalidInputError(f"No trial has the parameter {param!r}. The parameters are: {known}.")
     column = follower.columns.column(f"config/{param}")
     if column.values is None:
         return [None if value != value else value for value in column.data]
-    return [None if code == MISSING else column.values[code] for code in column.data]
+    values = [NONE if value is None else value for value in column.values]
+    return [None if code == MISSING else values[code] for code in column.data]
 
 
 def _history(follower: Follower, metric: str | None = None, mode: str | None = None) -> dict[str, Any]:
@@ -133,7 +135,22 @@ def _lineage(follower: Follower) -> dict[str, Any]:
 def _recovery(follower: Follower) -> dict[str, Any]:
     chronicle, trials = follower.chronicle, follower.history.state.trials
     ids = [trial.id for trial in trials]
-    return recovery_timeline(chronicle.incidents, chronicle.drivers, ids, _until(follower), chronicle.more_incidents)
+    incidents = [*chronicle.incidents, *_unresumed(follower)]
+    return recovery_timeline(incidents, chronicle.drivers, ids, _until(follower), chronicle.more_incidents)
+
+
+def _unresumed(follower: Follower) -> list[Incident]:
+    """The death of the last driver, if nobody has resumed the experiment since: no record tells of it."""
+    chronicle, history = follower.chronicle, follower.history
+    owner = history.owner
+    if not chronicle.drivers or chronicle.drivers[-1].reason or owner is None or owner.alive:
+        return []
+    last = chronicle.drivers[-1]
+    text = (
+        f"Driver {last.epoch} (pid {last.pid} on {last.host}) exited without shutting down, and nobody has resumed the "
+        "experiment."
+    )
+    return [Incident(chronicle.last_at, math.nan, "killed", -1, text, trials=len(history.lost))]
 
 
 def _clean(node: Any) -> Any:

@@ -16,6 +16,8 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from holdfast.results.packing import NONE
+
 MAX_GROUPS = 10
 MIN_TRIALS = 4
 MAX_TRIALS = 20_000
@@ -26,7 +28,8 @@ def importance(params: Mapping[str, Sequence[Any]], values: Sequence[float | Non
     """The importance of each parameter for an objective.
 
     Args:
-        params: The value that each trial has, by the name of the parameter; None if it does not have it.
+        params: The value that each trial has, by the name of the parameter; None if it does not have it, `NONE` if its
+            value is None.
         values: The objective of each trial; None, NaN and infinite ones are left out.
 
     Returns:
@@ -83,7 +86,8 @@ def _explained(column: list[Any], ranks: list[float]) -> float:
 def _groups(column: list[Any]) -> list[list[int]]:
     """The trials by the value of one parameter."""
     absent = [n for n, value in enumerate(column) if value is None]
-    present = [n for n, value in enumerate(column) if value is not None]
+    nones = [n for n, value in enumerate(column) if value is NONE]
+    present = [n for n, value in enumerate(column) if value is not None and value is not NONE]
     numbers = all(type(column[n]) in (int, float) and math.isfinite(column[n]) for n in present)
     if numbers and len({column[n] for n in present}) > MAX_GROUPS:
         groups = _quantiles(present, column)
@@ -92,7 +96,7 @@ def _groups(column: list[Any]) -> list[list[int]]:
         for n in present:
             by_value.setdefault(repr(column[n]), []).append(n)
         groups = list(by_value.values())
-    return [group for group in (*groups, absent) if group]
+    return [group for group in (*groups, nones, absent) if group]
 
 
 def _quantiles(present: list[int], column: list[Any]) -> list[list[int]]:

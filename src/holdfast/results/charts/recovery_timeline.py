@@ -25,10 +25,11 @@ def recovery_timeline(
         ``start``, ``end``; ``incidents``: ``at``, ``until`` (None if it is not over), ``kind``, ``trial`` (None for the
         experiment), ``text``, ``down_s``, ``repeated_s``, ``trials``; ``drivers``: ``epoch``, ``host``, ``pid``,
         ``at``, ``until``, ``reason``; ``kinds``: ``count``, ``down_s``, ``repeated_s`` by kind; ``down_s`` and
-        ``repeated_s`` in sum; ``more``.
+        ``repeated_s`` in sum, without those of incidents that another one has caused (they are its seconds); ``more``.
     """
     told: list[dict[str, Any]] = []
     kinds: dict[str, dict[str, Any]] = {}
+    down_s = repeated_s = 0.0
     for each in incidents:
         is_open = math.isnan(each.until)
         # One that is not over costs more with every second; retries wait for their turn, which costs nothing yet.
@@ -49,6 +50,8 @@ def recovery_timeline(
         sums["count"] += 1
         sums["down_s"] += down
         sums["repeated_s"] += each.repeated_s
+        if not each.is_consequence:
+            down_s, repeated_s = down_s + down, repeated_s + each.repeated_s
     told.sort(key=lambda incident: incident["at"])
     last = len(drivers) - 1
     return {
@@ -67,7 +70,7 @@ def recovery_timeline(
             for k, driver in enumerate(drivers)
         ],
         "kinds": kinds,
-        "down_s": sum(sums["down_s"] for sums in kinds.values()),
-        "repeated_s": sum(sums["repeated_s"] for sums in kinds.values()),
+        "down_s": down_s,
+        "repeated_s": repeated_s,
         "more": more,
     }

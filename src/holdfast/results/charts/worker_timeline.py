@@ -1,7 +1,12 @@
-"""Which worker ran which attempt, and when it had nothing to do."""
+"""Which worker ran which attempt, and when nothing was run.
+
+Attempts are placed in lanes, as many as ran at the same time: a lane is a place for a worker, whichever process stands
+there. So idle time counts between two processes as well.
+"""
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -9,11 +14,13 @@ from holdfast.core.state import WorkerFacts
 from holdfast.results.chronicle import Attempt
 
 MIN_GAP_S = 0.5
-"""Shorter gaps are the change from one trial to the next."""
+"""Shorter gaps are the change from one trial to the next: they count as idle time, but are not listed."""
 
 MAX_SPANS = 20_000
 BLOCKS = 2000
 """Into so many pieces of the whole time neighbouring attempts are merged, if there are more than can be drawn."""
+
+_START, _END, _LANE = 2, 3, 5
 
 
 def worker_timeline(
@@ -31,59 +38,100 @@ def worker_timeline(
         alive: When drivers lived: gaps outside are not idle time.
 
     Returns:
-        ``start``, ``end``, ``thinned`` and ``workers``, by their first attempt: ``worker`` (0: nobody knows which),
-        ``host``, ``pid``, ``spans`` ([trial, attempt, start, end, outcome]; trial -1 if several were merged), ``idle``
-        ([start, end]), ``busy_s`` and ``idle_s``.
+        ``start``, ``end``, ``thinned``, ``lanes`` (how many attempts ran at the same time at most), ``busy_s``,
+        ``idle_s`` and ``workers``, by their first attempt: ``worker`` (0: nobody knows which), ``host``, ``pid``,
+        ``spans`` ([trial, attempt, start, end, outcome, lane]; trial -1 if several were merged), ``idle`` ([start, end,
+        lane], after its spans), ``busy_s`` and ``idle_s``.
     """
-    lanes: dict[int, list[list[Any]]] = {}
-    total, start, end = 0, None, until
+    spans: list[tuple[int, list[Any]]] = []
     for each in attempts:
         stop = each.end if each.end == each.end else max(until, each.start)
-        lanes.setdefault(each.worker, []).append([each.n, each.attempt, each.start, stop, each.outcome])
-        start = each.start if start is None else min(start, each.start)
-        end, total = max(end, stop), total + 1
-    begin = end if start is None else start
-    lived = sorted(alive) or [(begin, end)]
-    thinned = total > MAX_SPANS
-    found = []
-    for worker, spans in lanes.items():
-        spans.sort(key=lambda span: span[2])
-        idle = _gaps(spans, lived) if worker else []
-        facts = workers.get(worker)
-        found.append(
-            {
-                "worker": worker,
-                "host": "" if facts is None else facts.host,
-                "pid": 0 if facts is None else facts.pid,
-                "spans": _merged(spans, (end - begin) / BLOCKS) if thinned else spans,
-                "idle": idle,
-                "busy_s": sum(span[3] - span[2] for span in spans),
-                "idle_s": sum(b - a for a, b in idle),
-            }
-        )
-    return {"start": begin, "end": end, "thinned": thinned, "workers": found}
+        spans.append((each.worker, [each.n, each.attempt, each.start, stop, each.outcome, 0]))
+    spans.sort(key=lambda pair: pair[1][_START])
+    begin = spans[0][1][_START] if spans else until
+    end = max([until, *(span[_END] for _, span in spans)])
+    lanes = _place(spans)
+    of_worker: dict[int, list[list[Any]]] = {}
+    for worker, span in spans:
+        of_worker.setdefault(worker, []).append(span)
+    idle: dict[int, list[list[Any]]] = {worker: [] for worker in of_worker}
+    lived = [(max(a, begin), min(b, end)) for a, b in sorted(alive) or [(begin, end)] if a < end and b > begin]
+    for number, lane in enumerate(lanes):
+        for worker, start, stop in _gaps(lane, lived):
+            idle[worker].append([start, stop, number])
+    thinned = len(spans) > MAX_SPANS
+    found = [
+        {
+            "worker": worker,
+            "host": workers[worker].host if worker in workers else "",
+            "pid": workers[worker].pid if worker in workers else 0,
+            "spans": _merged(own, (end - begin) / BLOCKS) if thinned else own,
+            "idle": [gap for gap in idle[worker] if gap[1] - gap[0] >= MIN_GAP_S],
+            "busy_s": sum(span[_END] - span[_START] for span in own),
+            "idle_s": sum(gap[1] - gap[0] for gap in idle[worker]),
+        }
+        for worker, own in of_worker.items()
+    ]
+    return {
+        "start": begin,
+        "end": end,
+        "thinned": thinned,
+        "lanes": len(lanes),
+        "busy_s": sum(each["busy_s"] for each in found),
+        "idle_s": sum(each["idle_s"] for each in found),
+        "workers": found,
+    }
 
 
-def _gaps(spans: list[list[Any]], lived: list[tuple[float, float]]) -> list[list[float]]:
-    """Times between attempts in which a driver lived."""
-    gaps: list[list[float]] = []
-    reach = spans[0][3]
-    for span in spans[1:]:
-        if span[2] - reach >= MIN_GAP_S:
-            pieces = ([max(reach, a), min(span[2], b)] for a, b in lived if a < span[2] and b > reach)
-            gaps += [piece for piece in pieces if piece[1] - piece[0] >= MIN_GAP_S]
-        reach = max(reach, span[3])
+def _place(spans: list[tuple[int, list[Any]]]) -> list[list[tuple[int, list[Any]]]]:
+    """Give each span, by start, a free lane: that of its worker if it is free, else the smallest."""
+    lanes: list[list[tuple[int, list[Any]]]] = []
+    taken: list[tuple[float, int]] = []
+    free: set[int] = set()
+    latest: dict[int, int] = {}
+    for worker, span in spans:
+        while taken and taken[0][0] <= span[_START]:
+            free.add(heapq.heappop(taken)[1])
+        lane = latest.get(worker, -1)
+        if lane not in free:
+            lane = min(free, default=len(lanes))
+        free.discard(lane)
+        if lane == len(lanes):
+            lanes.append([])
+        span[_LANE] = latest[worker] = lane
+        lanes[lane].append((worker, span))
+        heapq.heappush(taken, (span[_END], lane))
+    return lanes
+
+
+def _gaps(lane: list[tuple[int, list[Any]]], lived: list[tuple[float, float]]) -> list[tuple[int, float, float]]:
+    """Times in which a driver lived and nothing ran, each with the worker that was there before (or came first)."""
+    gaps: list[tuple[int, float, float]] = []
+    place, worker = 0, lane[0][0]
+    for start, stop in lived:
+        reach = start
+        while place < len(lane) and lane[place][1][_START] < stop:
+            after, span = lane[place]
+            if span[_START] > reach:
+                gaps.append((worker, reach, span[_START]))
+            reach, worker = max(reach, span[_END]), after
+            if span[_END] > stop:  # it reaches into the life of the next driver
+                break
+            place += 1
+        if reach < stop:
+            gaps.append((worker, reach, stop))
     return gaps
 
 
 def _merged(spans: list[list[Any]], gap_s: float) -> list[list[Any]]:
-    """Neighbours that are nearer than a piece are one span."""
+    """Neighbours in a lane that are nearer than a piece are one span."""
     merged: list[list[Any]] = []
     for span in spans:
         last = merged[-1] if merged else None
-        if last is not None and span[2] - last[3] < gap_s and span[3] - last[2] < 2 * gap_s:
+        is_near = last is not None and span[_START] - last[_END] < gap_s and span[_END] - last[_START] < 2 * gap_s
+        if last is not None and is_near and last[_LANE] == span[_LANE]:
             outcome = last[4] if last[4] == span[4] else "several"
-            merged[-1] = [-1, 0, last[2], max(last[3], span[3]), outcome]
+            merged[-1] = [-1, 0, last[_START], max(last[_END], span[_END]), outcome, span[_LANE]]
         else:
             merged.append(list(span))
     return merged
