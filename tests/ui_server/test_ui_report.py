@@ -89,23 +89,34 @@ def test_a_hostile_name_is_only_text(tmp_path: Path) -> None:
 def test_a_large_report_is_thinned_and_says_so(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    writer = many_trials(tmp_path / "exp", 300, reports=20)
-    limit = 500_000
-    monkeypatch.setattr(report, "POINTS", (200_000, 3000, 600))
+    """Sixty trials are enough: the limit is set so that the details of some of them do not fit."""
+    writer = many_trials(tmp_path / "exp", 60, reports=20)
+    monkeypatch.setattr(report, "POINTS", (200_000, 600, 150))
     source = Source.open(str(writer.path))
     whole = report.make_report(source)
     assert whole.note == ""
+    bare = report.make_report(source, max_details=0)
+    limit = len(bare.html)
     small = report.make_report(source, max_bytes=limit)
     assert len(small.html) < limit * 1.02 < len(whole.html)
     assert "points of each metric" in small.note
-    assert re.search(r"details of \d+ of 300 trials", small.note)
+    assert re.search(r"details of \d+ of 60 trials", small.note)
     assert data_of(small.html.decode())["note"] == small.note
     found = answers_of(small.html.decode())
-    assert unpack(base64.b64decode(found["/columns"]["base64"]))[0]["rows"] == 300
-    assert "/trials/abcde_00299" in found, "the best trial is there"
+    assert unpack(base64.b64decode(found["/columns"]["base64"]))[0]["rows"] == 60
+    assert "/trials/abcde_00059" in found, "the best trial is there"
     monkeypatch.setattr("holdfast.cli.report.make_report", lambda source: small)
     assert main(["report", str(writer.path), str(tmp_path / "out.html")]) == 0
     assert "It is thinned: its " in capsys.readouterr().out
+
+
+def test_a_table_loses_only_the_columns_that_do_not_fit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = Source.open(str(many_trials(tmp_path / "exp", 200).path))
+    whole, limit = len(source.pack_columns([], None)), 400_000
+    monkeypatch.setattr(report, "TABLE", (whole - 1) * report.BASE64 / limit)
+    made = report.make_report(source, max_bytes=limit, max_details=0)
+    (left, of) = re.findall(r"its table has (\d+) of (\d+) columns", made.note)[0]
+    assert int(of) - 2 <= int(left) < int(of)
 
 
 def test_only_so_many_trials_have_details(tmp_path: Path) -> None:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 from urllib.parse import quote
 
 from holdfast.cli.log_places import LogPlaces
+from holdfast.controller.opening import collector_paused
 from holdfast.core.state import Status, Trial
 from holdfast.display.words import plural
 from holdfast.errors import DamageError, TuneError
@@ -62,7 +63,7 @@ def make_report(source: Source, max_bytes: int = MAX_BYTES, max_details: int = M
         max_bytes: About how large it may become.
         max_details: Of how many trials all is shown.
     """
-    with LogPlaces(source.history) as logs:
+    with LogPlaces(source.history) as logs, collector_paused():
         maker = _Maker(source, max_bytes, logs)
         maker.add_essentials()
         maker.add_trials(max_details)
@@ -100,11 +101,11 @@ class _Maker:
     def add_essentials(self) -> None:
         """What the overview, the table and most charts need; thinned until it fits."""
         source = self._source
-        overview = page_answers.overview(source, self._id)
+        self._add_columns()
+        overview = page_answers.overview(source, self._id)  # with the damage that the columns may have found
         overview |= {"live": False, "read_only": True}
         self._add("/api/experiments", [{**page_answers.summary(source.facts()), "id": self._id}])
         self._add(self._base, overview)
-        self._add_columns()
         for name in ("workers", "lineage", "recovery"):
             self._add_chart(name)
         metrics = self._metrics()
@@ -128,11 +129,7 @@ class _Maker:
         source = self._source
         packed, limit = source.pack_columns([], None), self._max_bytes * TABLE / BASE64
         if len(packed) > limit:
-            metric = source.history.info.metric
-            some = [*_COLUMNS, *([f"metric/{metric}"] if metric else [])]
-            some += [f"config/{name}" for name in source.follower.columns.params[:MAX_METRICS]]
-            packed = source.pack_columns(some, None)
-            self._left_out.append(f"its table has {len(some)} columns")
+            packed, some = self._some_columns(packed, int(limit))
             rows, step = len(source.history.state.trials), 1
             while len(packed) > limit and rows // step > MIN_ROWS:
                 step *= 2
@@ -141,6 +138,23 @@ class _Maker:
             if step > 1:
                 self._left_out.append(f"its table and curves have one of {step} trials")
         self._add(f"{self._base}/columns", packed)
+
+    def _some_columns(self, packed: bytes, limit: int) -> tuple[bytes, list[str]]:
+        """As many columns as there is space for, those that everybody looks at first and in any case."""
+        source = self._source
+        metric, params = source.history.info.metric, source.follower.columns.params
+        every = list(unpack(packed)[1])
+        some = [*_COLUMNS, *([f"metric/{metric}"] if metric else [])]
+        some += [f"config/{name}" for name in params[:MAX_METRICS]]
+        size = len(source.pack_columns(some, None))
+        rest = [name for name in every if name not in some]
+        for name in sorted(rest, key=lambda name: not name.startswith(("metric/", "config/"))):
+            more = len(source.pack_columns([name], None))
+            if size + more <= limit:
+                some.append(name)
+                size += more
+        self._left_out.append(f"its table has {len(some)} of {len(every)} columns")
+        return source.pack_columns(some, None), some
 
     def _add_curves(self, metrics: list[str]) -> None:
         """The curves of each metric, with as many points as there is space for."""
@@ -240,7 +254,17 @@ class _Maker:
         return [objective] if objective in known and objective is not None else known[:1]
 
 
-_COLUMNS = ("trial_id", "status", "iteration", "time_total_s", "started", "ended", "attempts", "reason")
+_COLUMNS = (
+    "trial_id",
+    "status",
+    "iteration",
+    "time_total_s",
+    "started",
+    "ended",
+    "attempts",
+    "reason",
+    "early_stopped",
+)
 
 _UNQUOTED = "!'()*"
 """What encodeURIComponent leaves as it is, and Python's quote does not."""
