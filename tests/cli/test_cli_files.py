@@ -184,7 +184,9 @@ def test_list_of_nothing_says_so(tmp_path: Path, holdfast: Callable[..., Any]) -
     assert "There is no experiment" in holdfast("list", tmp_path).out
     answer = holdfast("list", tmp_path / "nothing")
     assert answer.code == 2
-    assert "is not a directory" in answer.err
+    assert "There is no directory" in answer.err
+    (tmp_path / "file").touch()
+    assert "is not a directory" in holdfast("list", tmp_path / "file").err
 
 
 def test_list_trials_sorts_filters_and_limits(path: Path, holdfast: Callable[..., Any]) -> None:

@@ -200,10 +200,12 @@ def test_one_damaged_experiment_among_others_is_shown_as_such(tmp_path: Path, se
     assert found["good"]["state"] == "finished"
     assert "error" not in found["good"]
     assert "holdfast repair" in found["bad"]["error"]
-    assert found["newer"]["state"] == "unreadable"
+    assert found["newer"]["state"] == "newer format"
+    assert "newer" in found["newer"]["error"]
     reply = server.request(f"/api/experiments/{found['newer']['id']}")
     assert reply.status == 400
     assert "newer" in reply.error
+    assert reply.json["state"] == "newer format"
 
 
 def test_damage_that_is_found_later_is_shown(tmp_path: Path, serve: Serve) -> None:
@@ -226,10 +228,35 @@ def test_damage_that_is_found_later_is_shown(tmp_path: Path, serve: Serve) -> No
     assert server.get(f"{path}/trials")["rows"][0]["trial_id"] == "abcde_00000"
 
 
+def test_damage_before_a_snapshot_is_shown_once_a_full_pass_has_met_it(tmp_path: Path, serve: Serve) -> None:
+    """Opening begins behind the snapshot; only curves, charts and stories read what stands before it."""
+    root = tmp_path / "all" / "exp"
+    file = journal_files(many_trials(root, 20, snapshot=True).path)[0]
+    whole = file.read_bytes()
+    file.write_bytes(whole[: len(whole) // 2] + bytes([whole[len(whole) // 2] ^ 0xFF]) + whole[len(whole) // 2 + 1 :])
+    server = serve(root.parent)
+    path = server.only()
+    assert server.get(path)["damage"] is None
+    stream = server.stream(f"{path}/events")
+    assert server.request(f"{path}/curves?metric=loss").status == 409
+    assert stream.next() is not None, "the page is told to ask again"
+    facts = server.get(path)
+    assert "holdfast repair" in facts["damage"]
+    assert facts["journal_damage"]["message"] == facts["damage"]
+    (line,) = server.until(lambda: [e for e in server.get("/api/experiments") if "error" in e], "the list")
+    assert line["error"] == facts["damage"]
+    assert server.request(f"{path}/trials/abcde_00003/story").status == 409
+    file.write_bytes(whole)
+    assert server.request(f"{path}/curves?metric=loss").status == 200
+    server.until(lambda: server.get(path)["damage"] is None, "the repair")
+
+
 def test_an_experiment_that_vanishes_is_told(tmp_path: Path, serve: Serve) -> None:
     writer = many_trials(tmp_path / "exp", 2)
     server = serve(writer.path)
     path = server.only()
     shutil.rmtree(writer.path)
-    server.until(lambda: server.request(path).status != 200 or server.get(path)["damage"], "the loss")
+    server.until(lambda: server.request(path).json.get("state") == "not found", "the loss")
+    assert not server.request(path).json.get("damage"), "it is not there, which is no damage"
+    server.until(lambda: server.get("/api/experiments")[0]["state"] == "not found", "the list")
     assert server.stop()[0] == 0

@@ -344,6 +344,32 @@ def test_a_chart_of_what_nobody_reported_is_refused(small: tuple[LiveServer, str
         assert server.request(f"{path}/charts/{chart}").status == 400, chart
 
 
+def test_unknown_names_are_refused_with_those_that_exist(small: tuple[LiveServer, str]) -> None:
+    server, path = small
+    for address, said in {
+        f"{path}/columns?names=nosuch": "no column 'nosuch'. The columns are: trial_id, status",
+        f"{path}/columns?names=trial_id,statuss": "Did you mean 'status'?",
+        f"{path}/curves?metric=nosuch": "no metric 'nosuch'. The metrics are: loss, nested/deep",
+        f"{path}/curves?metric=loss&max_point=500": "Did you mean 'max_points'?",
+        f"{path}/trials?fliter=x": "Did you mean 'filter'?",
+        f"{path}/trials/abcde_00000?odd=1": "There are no parameters.",
+        f"{path}/trials/abcde_00000/log?tial=3": "Did you mean 'tail'?",
+        f"{path}/charts/edf?metrc=loss": "Did you mean 'metric'?",
+        f"{path}/events?afer=3": "Did you mean 'after'?",
+        f"{path}?odd=1": "no parameter 'odd'",
+        "/api/experiments?odd=1": "no parameter 'odd'",
+    }.items():
+        reply = server.request(address)
+        assert reply.status == 400, address
+        assert said in reply.error, address
+
+
+def test_a_failure_without_exception_has_a_title(small: tuple[LiveServer, str]) -> None:
+    server, path = small
+    assert server.get(path)["failures"][0]["title"] == "ValueError"
+    assert server.get(f"{path}/trials/abcde_00002")["last_failure"]["title"] == "the process was killed"
+
+
 def test_populations_are_shown_with_their_lineage(tmp_path: Path, serve: Serve) -> None:
     writer = RootWriter(tmp_path / "exp").open()
     for n in range(2):
@@ -367,5 +393,8 @@ def test_populations_are_shown_with_their_lineage(tmp_path: Path, serve: Serve) 
     assert lineage["params"] == ["lr"]
     (copy,) = server.get(f"{path}/trials/abcde_00001")["lineage"]
     assert (copy["from"], copy["checkpoint"]) == ("abcde_00000", "checkpoint_000000")
-    outcomes = [attempt["outcome"] for attempt in server.get(f"{path}/trials/abcde_00001")["attempts"]]
+    trial = server.get(f"{path}/trials/abcde_00001")
+    assert trial["attempts"] == 2
+    assert server.get(f"{path}/trials/train_abcde_00001") == trial, "by its name as well"
+    outcomes = [attempt["outcome"] for attempt in trial["attempt_list"]]
     assert outcomes[0] == "paused"

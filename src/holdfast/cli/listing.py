@@ -70,7 +70,7 @@ def experiments_below(path: str) -> Iterator[tuple[str, str]]:
 
 def _local_experiments(top: Path) -> Iterator[tuple[str, str]]:
     if not top.is_dir():
-        raise InvalidInputError(f"{top} is not a directory.")
+        raise InvalidInputError(f"{top} is not a directory." if top.exists() else f"There is no directory {top}.")
     for directory, below, _ in os.walk(top):
         path = Path(directory)
         if Root(path).exists():
@@ -109,8 +109,13 @@ def facts_or_damage(place: str) -> dict[str, Any]:
     try:
         return experiment_facts(open_history(place, tolerant=True))
     except Exception as error:  # whatever is wrong with one of them, the others are shown
-        name = place.partition("?")[0].rpartition("/")[2] if is_remote(place) else os.path.basename(place)
-        return {"name": name, "path": place, "state": UNREADABLE, "why": _why(error), "journal_damage": None}
+        return unreadable_facts(place, error)
+
+
+def unreadable_facts(place: str, error: Exception) -> dict[str, Any]:
+    """What is known about an experiment that cannot be read."""
+    name = place.partition("?")[0].rpartition("/")[2] if is_remote(place) else os.path.basename(place)
+    return {"name": name, "path": place, "state": UNREADABLE, "why": _why(error), "journal_damage": None}
 
 
 def _why(error: Exception) -> str:

@@ -22,8 +22,10 @@ from __future__ import annotations
 
 import os
 import threading
+from collections.abc import Iterator
 from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +33,7 @@ from holdfast.controller.opening import Progress
 from holdfast.core import events as ev
 from holdfast.core.transitions import apply, check_known
 from holdfast.display.tracker import ProgressTracker
+from holdfast.display.words import failure_what
 from holdfast.errors import FencedError, JournalDamagedError, StoreUnreachableError
 from holdfast.journal.epoch import Holder, holder
 from holdfast.journal.identity import uid_of
@@ -42,7 +45,7 @@ from holdfast.results.columns import Columns
 from holdfast.results.curves import Curves
 from holdfast.results.full_pass import SLICE, FullPass, Loading
 from holdfast.results.history import History, has_local_driver, heard_of, open_history, open_mirror, open_place
-from holdfast.results.report_data import experiment_facts, objective_of, phase_of, trial_details
+from holdfast.results.report_data import damage_facts, experiment_facts, objective_of, phase_of, trial_details
 from holdfast.results.story import ExperimentTeller, StoryLine, experiment_story, trial_story
 from holdfast.storage.address import is_remote
 from holdfast.storage.remote_root import Remote, remote_of
@@ -105,11 +108,38 @@ class Follower:
         self._pass: FullPass | None = None
         self.columns = Columns(history, lambda: self.curves)
         self._damaged_at = self._signature() if history.damage is not None else None
+        self._found: tuple[JournalDamagedError, Any] | None = None
 
     @property
     def record(self) -> int:
         """Number of the newest record that was taken in; 0 before the first."""
         return (self.history.position or START).next_seq - 1
+
+    @property
+    def damage(self) -> JournalDamagedError | None:
+        """What is wrong with the journal: found when it was opened, or by a pass over records before a snapshot.
+
+        The latter is forgotten when its file is another one.
+        """
+        if self._found is not None and self._stamp(self._found[0].file) != self._found[1]:
+            self._found = None
+        return self.history.damage or (None if self._found is None else self._found[0])
+
+    @contextmanager
+    def _remembering(self) -> Iterator[None]:
+        """Remember damage that is found inside, which stands where ``advance`` does not look again."""
+        try:
+            yield
+        except JournalDamagedError as error:
+            self._found = (error, self._stamp(error.file))
+            raise
+
+    def _stamp(self, file: str) -> Any:
+        try:
+            found = os.stat(self.history.root / file)
+        except OSError:
+            return None
+        return found.st_ino, found.st_size, found.st_mtime_ns
 
     # --- following
 
@@ -241,10 +271,14 @@ class Follower:
         Raises:
             JournalDamagedError: The journal was changed while it was read.
         """
+        damage = self.damage
+        if damage is not None and damage is not self.history.damage:
+            raise damage.with_traceback(None)
         try:
             if self._pass is None:
                 self._pass = FullPass(self.history.root)
-            return self._pass.load(self.history.position, records)
+            with self._remembering():
+                return self._pass.load(self.history.position, records)
         except FencedError:
             self._pass, self._is_cut = None, True  # the next ``advance`` reads again
             return Loading(0, self.record)
@@ -286,7 +320,7 @@ class Follower:
 
         The cost of later ones does not depend on their number.
         """
-        return experiment_facts(self.history, now, self._tracker)
+        return {**experiment_facts(self.history, now, self._tracker), "journal_damage": damage_facts(self.damage)}
 
     def trial(self, n: int) -> dict[str, Any]:
         """One trial as ``holdfast show PATH TRIAL --json`` has it, without its story."""
@@ -303,6 +337,7 @@ class Follower:
                 ids.append(state.trials[n].id)
         return [
             {
+                "title": failure_what(group),
                 "cause": group.cause,
                 "type": group.type,
                 "message": group.message,
@@ -316,12 +351,14 @@ class Follower:
 
     def rows(self, n: int) -> list[dict[str, Any]]:
         """The surviving rows of a trial."""
-        return self.history.rows(n)
+        with self._remembering():
+            return self.history.rows(n)
 
     def story(self, n: int | None = None) -> list[StoryLine]:
         """What happened to a trial, or to the experiment: in order, from the beginning."""
         history = self.history
-        return experiment_story(history) if n is None else trial_story(history, history.state.trials[n])
+        with self._remembering():
+            return experiment_story(history) if n is None else trial_story(history, history.state.trials[n])
 
 
 def _writes_into(root: Path, owner: Holder) -> bool:

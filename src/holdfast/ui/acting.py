@@ -27,7 +27,7 @@ def _tag(path: str, body: Body, tags: list[str]) -> str:
     """Let the tags be those that were sent: the driver is asked to add and to remove the difference."""
     wanted = body.get("tags")
     if not isinstance(wanted, list) or not all(isinstance(tag, str) for tag in wanted):
-        raise InvalidInputError("tags must be a list of texts.")
+        raise InvalidInputError("The field 'tags' must be a list of strings.")
     trial = _trial(body)
     new, old = [tag for tag in wanted if tag not in tags], [tag for tag in tags if tag not in wanted]
     told = [user_requests.add_tags(path, new, trial)] if new else []
@@ -38,7 +38,7 @@ def _tag(path: str, body: Body, tags: list[str]) -> str:
 def _samples(path: str, body: Body, tags: list[str]) -> str:
     number = body.get("num_samples")
     if isinstance(number, bool) or not isinstance(number, int):
-        raise InvalidInputError("num_samples must be a whole number.")
+        raise InvalidInputError("The field 'num_samples' must be a whole number.")
     return user_requests.set_samples(path, number)
 
 
@@ -59,5 +59,5 @@ def _trial(body: Body) -> str:
 def _text(body: Body, name: str) -> str:
     value = body.get(name)
     if not isinstance(value, str) or not value:
-        raise InvalidInputError(f"{name} must be a text.")
+        raise InvalidInputError(f"The field {name!r} must be a string that is not empty.")
     return value

@@ -34,7 +34,7 @@ from holdfast.ui.pages import StaticFiles
 from holdfast.ui.query import Query
 from holdfast.ui.responses import BINARY, JSON, accepts_gzip, error_response, is_near, packed, respond
 from holdfast.ui.source import Source
-from holdfast.ui.watch import Busy, FollowedExperiment, OpeningProgress, answer_question
+from holdfast.ui.watch import Busy, FollowedExperiment, OpeningProgress, answer_question, unreadable_state
 
 MAX_STREAMS = 64
 MAX_THREADS = 16
@@ -81,26 +81,37 @@ class Api:
 
     async def experiments(self, request: Request) -> Response:
         """All experiments."""
+        _query(request).only()
         return await self._respond(request, self._threaded(lambda: self._catalogue.listing(page_answers.summary)))
 
     async def experiment(self, request: Request) -> Response:
         """One experiment; while it is read, how far that is."""
+        _query(request).only()
         place, watched = self._watched(request)
         deadline = time.monotonic() + LOADING_S
         while (loading := watched.loading) is not None and time.monotonic() < deadline:
             await asyncio.sleep(LOADING_S / 10)
         if loading is not None:
             return await self._respond(request, _done(_loading(place, loading)))
-        return await self._ask(request, lambda source: page_answers.overview(source, place.id, watched.trouble))
+        try:
+            return await self._ask(
+                request,
+                lambda source: page_answers.overview(source, place.id, watched.trouble, watched.trouble_state),
+            )
+        except (TuneError, OSError) as error:
+            if error is not watched.failure:
+                raise
+            return _refusal(error, state=unreadable_state(error), name=place.name, path=place.path)
 
     async def chart(self, request: Request) -> Response:
         """One chart."""
-        name, query = request.path_params["name"], _query(request)
+        name = request.path_params["name"]
+        query = _query(request).only(*page_answers.PARAMETERS_OF_CHARTS.get(name, ()))
         return await self._ask(request, lambda source: page_answers.chart(source, name, query), full=True)
 
     async def log(self, request: Request) -> Response:
         """The end of a trial's output. Read beside the experiment's thread, for a store may take its time."""
-        identity, query = request.path_params["trial"], _query(request)
+        identity, query = request.path_params["trial"], _query(request).only("tail")
         tail = query.number("tail", 200, high=10_000)
         _, watched = self._watched(request)
         found = await self._waited(
@@ -110,6 +121,7 @@ class Api:
 
     async def events(self, request: Request) -> Any:
         """Server-sent events."""
+        _query(request).only("after")
         after = last_event(request)
         _, watched = self._watched(request)
         if self._streams >= MAX_STREAMS:
@@ -124,7 +136,7 @@ class Api:
         answer = page_answers.OF_EXPERIMENT[name]
 
         async def handler(request: Request) -> Response:
-            query = _query(request)
+            query = _query(request).only(*page_answers.PARAMETERS[name])
             full = page_answers.needs_all_reports(name, query)
             return await self._ask(request, lambda source: answer(source, query), full=full)
 
@@ -134,7 +146,7 @@ class Api:
         answer = page_answers.OF_TRIAL[name]
 
         async def handler(request: Request) -> Response:
-            query, identity = _query(request), request.path_params["trial"]
+            query, identity = _query(request).only(*page_answers.PARAMETERS[name]), request.path_params["trial"]
             return await self._ask(request, lambda source: answer(source, identity, query), full=not name)
 
         return handler
@@ -271,6 +283,10 @@ async def _busy(request: Request, error: Exception) -> Response:
 
 
 async def _refused(request: Request, error: Exception) -> Response:
+    return _refusal(error)
+
+
+def _refusal(error: Exception, **more: Any) -> Response:
     """What the readers say, with the status that fits: the user's parameters, the experiment, or its storage."""
     if isinstance(error, BadFilter):
         return error_response(400, str(error), place=error.place)
@@ -279,7 +295,7 @@ async def _refused(request: Request, error: Exception) -> Response:
     if isinstance(error, RequestRefusedError):
         return error_response(409, str(error))
     status = 400 if isinstance(error, UsageError) else 409 if isinstance(error, DamageError | StorageError) else 500
-    return error_response(status, str(error))
+    return error_response(status, str(error), **more)
 
 
 async def _bug(request: Request, error: Exception) -> Response:

@@ -16,16 +16,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from holdfast.cli.listing import experiments_below, facts_or_damage
+from holdfast.cli.listing import experiments_below, unreadable_facts
 from holdfast.controller.remote_experiment import can_open
 from holdfast.errors import ExperimentNotFoundError, TuneError
 from holdfast.journal.epoch import holder
 from holdfast.journal.identity import uid_in, uid_of
+from holdfast.results.history import open_history
+from holdfast.results.report_data import experiment_facts
 from holdfast.storage.address import parse
 from holdfast.storage.layout import SPEC
 from holdfast.storage.remote_root import remote_of
 from holdfast.ui.source import Source
-from holdfast.ui.watch import Busy, FollowedExperiment
+from holdfast.ui.watch import Busy, FollowedExperiment, unreadable_state
 
 MAX_OPEN = 8
 """Experiments that are kept open at the same time; one that is streamed is never closed."""
@@ -149,7 +151,7 @@ class Catalogue:
             mark = _fingerprint(place.path)
             known = self._facts.get(place.id)
             if known is None or known[0] != mark:
-                self._facts[place.id] = (mark, facts_or_damage(place.path))
+                self._facts[place.id] = (mark, _facts_of(place.path))
         for gone in self._facts.keys() - self._places.keys():
             del self._facts[gone]
 
@@ -158,7 +160,16 @@ class Catalogue:
         if watched.loading is None:
             with contextlib.suppress(Busy, TimeoutError, TuneError, OSError):
                 facts = watched.ask(lambda source: source.facts()).result(PATIENCE_S)
+                if watched.trouble_state:
+                    facts = {**facts, "state": watched.trouble_state, "why": watched.trouble}
                 self._facts[place.id] = (None, facts)
+
+
+def _facts_of(path: str) -> dict[str, Any]:
+    try:
+        return experiment_facts(open_history(path, tolerant=True))
+    except Exception as error:  # whatever is wrong with one of them, the others are shown
+        return {**unreadable_facts(path, error), "state": unreadable_state(error)}
 
 
 def _identified(name: str, path: str) -> ExperimentPlace:

@@ -116,8 +116,8 @@ def _workers(source: Source, query: Query) -> Chart:
     lanes = []
     for lane in found["workers"]:
         spans = [
-            [start, end, trials[n].id if n >= 0 else "", attempt, _OUTCOME_WORDS.get(outcome, outcome)]
-            for n, attempt, start, end, outcome in lane["spans"]
+            [start, end, trials[n].id if n >= 0 else "", attempt, _OUTCOME_WORDS.get(outcome, outcome), place]
+            for n, attempt, start, end, outcome, place in lane["spans"]
         ]
         name = f"{lane['host']}:{lane['pid']}" if lane["host"] else "unknown"
         lanes.append({**lane, "name": name, "spans": spans})
@@ -172,18 +172,26 @@ def _recovery(source: Source, query: Query) -> Chart:
             "kind": _INCIDENT_WORDS.get(each["kind"], each["kind"]),
             "trial_id": each["trial"],
             "text": each["text"],
-            "lost_s": each["down_s"] + each["repeated_s"],
+            "lost_s": _lost(each),
         }
         for each in found["incidents"]
     ]
-    kinds = {
-        _INCIDENT_WORDS.get(kind, kind): {"count": sums["count"], "lost_s": sums["down_s"] + sums["repeated_s"]}
-        for kind, sums in found["kinds"].items()
-    }
+    unknown = {each["kind"] for each in events} - {each["kind"] for each in events if each["lost_s"] is not None}
+    kinds = {}
+    for kind, sums in found["kinds"].items():
+        word, lost_s = _INCIDENT_WORDS.get(kind, kind), sums["down_s"] + sums["repeated_s"]
+        kinds[word] = {"count": sums["count"], "lost_s": None if word in unknown else lost_s}
     note = f"{found['more']:,} more incidents are not drawn." if found["more"] else None
     lost = found["down_s"] + found["repeated_s"]
     del found["incidents"]
     return {**found, "events": events, "by_kind": kinds, "lost_s": lost, "note": note}
+
+
+def _lost(incident: dict[str, Any]) -> float | None:
+    """Seconds that it has cost; None if that is not known: a trial that failed for good may have cost all its time."""
+    if incident["kind"] == "error" or (incident["kind"] == "killed" and incident["until"] is None):
+        return None
+    return float(incident["down_s"] + incident["repeated_s"])
 
 
 _CHARTS: dict[str, Callable[[Source, Query], Chart]] = {

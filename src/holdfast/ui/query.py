@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import difflib
 from collections.abc import Mapping
 from urllib.parse import unquote
 
 from holdfast.errors import InvalidInputError
 
 MAX_NAMES = 200
+TOKEN = "token"
+"""May stand in every address."""
 
 
 class Query:
@@ -65,6 +68,16 @@ class Query:
         if len(found) > limit:
             raise InvalidInputError(f"{name} has {len(found)} names; the limit is {limit}.")
         return found
+
+    def only(self, *known: str) -> Query:
+        """The same, if there are no other parameters than these and the token."""
+        for name in self._given:
+            if name not in known and name != TOKEN:
+                close = difflib.get_close_matches(name, known, n=1)
+                meant = f" Did you mean {close[0]!r}?" if close else ""
+                there = f"The parameters are: {', '.join(known)}." if known else "There are no parameters."
+                raise InvalidInputError(f"There is no parameter {name[:80]!r} at this address.{meant} {there}")
+        return self
 
     def rest(self, *without: str) -> dict[str, str]:
         """All other parameters."""

@@ -13,6 +13,7 @@ from holdfast.checkpoints.names import checkpoint_name
 from holdfast.controller.opening import Progress
 from holdfast.controller.user_requests import find_live
 from holdfast.core.state import Trial
+from holdfast.display.words import failure_title
 from holdfast.errors import DamageError, TuneError
 from holdfast.results.chronicle import Chronicle
 from holdfast.results.follow import Follower
@@ -96,6 +97,12 @@ class Source:
         """
         return len(self.follower.curves)
 
+    @property
+    def damage(self) -> str:
+        """What is wrong with the journal, in words; "" if nothing is known to be."""
+        found = self.follower.damage
+        return "" if found is None else str(found)
+
     # --- facts
 
     def facts(self) -> dict[str, Any]:
@@ -135,9 +142,11 @@ class Source:
     def trial(self, trial: Trial) -> dict[str, Any]:
         """As ``holdfast show PATH TRIAL --json``."""
         facts = self.follower.trial(trial.n)
+        for error in {id(each): each for each in (facts["error"], facts["last_failure"]) if each is not None}.values():
+            error["title"] = failure_title(error["cause"], error["type"])
         for checkpoint in facts["checkpoints"]:
             checkpoint["step"] = checkpoint["iteration"]
-        more = {"attempts": self._attempts(trial), "lineage": self._lineage(trial), "notes": timed(facts["notes"])}
+        more = {"attempt_list": self._attempts(trial), "lineage": self._lineage(trial), "notes": timed(facts["notes"])}
         return {**facts, "metrics": facts["last_result"], **more}
 
     def _attempts(self, trial: Trial) -> list[dict[str, Any]]:
@@ -181,6 +190,10 @@ class Source:
             return self.follower.chronicle
         except DamageError:
             return None
+
+    def rows(self, trial: Trial) -> list[dict[str, Any]]:
+        """Its reports that count."""
+        return self.follower.rows(trial.n)
 
     def story(self, trial: Trial) -> list[StoryLine]:
         """What happened to a trial."""

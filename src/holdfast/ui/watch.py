@@ -18,8 +18,9 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import Any, NamedTuple, TypeVar
 
+from holdfast.cli.listing import UNREADABLE
 from holdfast.controller.opening import Progress
-from holdfast.errors import TuneError
+from holdfast.errors import ExperimentNotFoundError, NewerFormatError, TuneError
 from holdfast.ui.source import Source, SourceChange
 
 POLL_S = 0.25
@@ -130,6 +131,7 @@ class FollowedExperiment:
         loading: How far it was read; None when it is open.
         failure: Why it could not be opened; None if it could, or nobody knows yet.
         trouble: Why it cannot be followed at the moment, in words; "" if it can.
+        trouble_state: The state that this puts the experiment into; "" if what was read still tells how it stands.
         changes: What streams are told.
     """
 
@@ -137,7 +139,7 @@ class FollowedExperiment:
         self.path = path
         self.loading: OpeningProgress | None = OpeningProgress(0, 0)
         self.failure: Exception | None = None
-        self.trouble = ""
+        self.trouble = self.trouble_state = ""
         self.changes = ChangeLog()
         self.opened = threading.Event()
         self.failed_at = 0.0
@@ -147,6 +149,7 @@ class FollowedExperiment:
         self._listeners: dict[object, Callable[[], None]] = {}
         self._asked_at = time.monotonic()
         self._looked_at = 0.0
+        self._damage = ""
         self._lock = threading.Lock()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="holdfast-follower", daemon=True)
@@ -219,6 +222,7 @@ class FollowedExperiment:
         # walked through millions of objects.
         gc.freeze()
         self.changes.start(source.record)
+        self._damage = source.damage
         self._looked_at = time.monotonic()
         self.loading = None
         self.opened.set()
@@ -296,13 +300,15 @@ class FollowedExperiment:
         if time.monotonic() - self._looked_at < self._period(source):
             return
         try:
-            change, trouble = source.advance(), ""
+            change, trouble, state = source.advance(), "", ""
         except (TuneError, OSError) as error:
-            change, trouble = None, str(error)
+            change, trouble, state = None, str(error), unreadable_state(error)
         self._looked_at = time.monotonic()
-        if change is None and trouble != self.trouble:
+        damage = source.damage  # it may have been found by a question
+        if change is None and (trouble, damage) != (self.trouble, self._damage):
             change = SourceChange(source.record)
-        self.trouble = trouble
+        self.trouble, self._damage = trouble, damage
+        self.trouble_state = "" if state == UNREADABLE else state
         if change is not None:
             trials = source.history.state.trials
             ids = [trials[n].id for n in change.trials[: MAX_TRIALS + 1]]
@@ -326,6 +332,13 @@ class FollowedExperiment:
         for asked in waiting:
             if asked.answer.set_running_or_notify_cancel():
                 asked.answer.set_exception(error)
+
+
+def unreadable_state(error: BaseException) -> str:
+    """What is wrong with an experiment that cannot be read, as its state."""
+    if isinstance(error, NewerFormatError):
+        return "newer format"
+    return "not found" if isinstance(error, ExperimentNotFoundError | FileNotFoundError) else UNREADABLE
 
 
 def _answer(source: Source, asked: _Question) -> None:
