@@ -316,8 +316,11 @@ def test_charts_are_drawn_from_their_data(small: tuple[LiveServer, str]) -> None
     assert {span[2] for span in spans} == {f"abcde_{n:05d}" for n in range(4)}
     assert {span[4] for span in spans} <= {"done", "failed", "interrupted", "running"}
     recovery = server.get(f"{path}/charts/recovery")
-    assert {event["kind"] for event in recovery["events"]} == {"crash", "retry"}
+    assert {event["kind"] for event in recovery["events"]} == {"crash", "retry", "rewind", "driver_lost"}
     assert recovery["by_kind"]["retry"]["count"] == 1
+    assert recovery["by_kind"]["crash"] == {"count": 1, "lost_s": None}, "what it cost is not known"
+    assert recovery["by_kind"]["driver_lost"] == {"count": 1, "lost_s": None}, "nobody has resumed it yet"
+    assert recovery["lost_s"] == recovery["by_kind"]["retry"]["lost_s"], "a rewind costs what its cause has cost"
     assert server.get(f"{path}/charts/lineage") == {"nodes": [], "edges": [], "params": []}
 
 
