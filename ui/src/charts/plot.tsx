@@ -45,6 +45,8 @@ export interface Area {
 }
 
 const GAP = 0.04;
+const LEAST_LENGTH = 1e-12; // Of an axis, as a share of the numbers on it.
+const MARGIN = 7; // A dot at the edge is drawn whole.
 
 /** Limits with some air; for a logarithmic axis only positive values count. */
 export function limits(values: ArrayLike<number>, log = false, count = values.length): { min: number; max: number } {
@@ -74,8 +76,22 @@ export function widened(min: number, max: number, log = false): { min: number; m
     const factor = Math.max(1.1, (max / min) ** GAP);
     return { min: min / factor, max: max * factor };
   }
-  const gap = (max - min) * GAP || Math.abs(max) * GAP || 1;
+  const isPoint = max - min <= LEAST_LENGTH * Math.max(Math.abs(min), Math.abs(max));
+  const gap = isPoint ? Math.abs(max) * GAP || 1 : (max - min) * GAP;
   return { min: min - gap, max: max + gap };
+}
+
+/** Limits of moments; one moment alone gets a minute. */
+export function around(first: number, last: number): { min: number; max: number } {
+  return last - first < 1e-3 ? { min: first - 30, max: last + 30 } : widened(first, last);
+}
+
+/** Limits between which ticks fit: an axis without length, or below the precision of numbers, would have no end of them. */
+export function spacious(min: number, max: number, log = false): { min: number; max: number } {
+  if (!Number.isFinite(min) || !Number.isFinite(max) || min > max) return widened(1, 0, log);
+  if (log && !(max > 0)) return widened(1, 0, log);
+  if (log && !(min > 0)) return { min: max / 1000, max };
+  return max - min > LEAST_LENGTH * Math.max(Math.abs(min), Math.abs(max)) ? { min, max } : widened(min, max, log);
 }
 
 function mapping(u: uPlot, key: "x" | "y", start: number, length: number): (value: number) => number {
@@ -154,16 +170,21 @@ function scale(axis: AxisSpec): uPlot.Scale {
     time: Boolean(axis.time),
     distr: axis.log ? 3 : 1,
     auto: (_u: uPlot, full: boolean) => full,
-    range: (_u: uPlot, low: number | null, high: number | null) => (low === null || high === null ? [axis.min, axis.max] : [low, high]),
+    range: (_u: uPlot, low: number | null, high: number | null) => {
+      const { min, max } = low === null || high === null ? axis : { min: low, max: high };
+      const found = spacious(min, max, axis.log);
+      return [found.min, found.max];
+    },
   } as uPlot.Scale;
 }
 
 const shapeOf = (spec: PlotSpec): string =>
-  JSON.stringify([spec.x, spec.y].map(({ label, log, time, categories }) => [label, log, time, categories]));
-const dataOf = (spec: PlotSpec): uPlot.AlignedData => [
-  [spec.x.min, spec.x.max],
-  [spec.y.min, spec.y.max],
-];
+  JSON.stringify([spec.x, spec.y].map(({ label, log, time, whole, categories }) => [label, log, time, whole, categories]));
+const dataOf = (spec: PlotSpec): uPlot.AlignedData =>
+  [spec.x, spec.y].map((axis) => {
+    const { min, max } = spacious(axis.min, axis.max, axis.log);
+    return [min, max];
+  }) as uPlot.AlignedData;
 
 interface PlotProps {
   spec: PlotSpec;
@@ -201,7 +222,7 @@ export function Plot({ spec, summary, height = 380 }: PlotProps) {
       axes: [uAxis(spec.x, colors, false), uAxis(spec.y, colors, true)],
       series: [{}, { paths: () => null, points: { show: false } }],
       hooks: {
-        draw: [(u) => clipped(u, () => current.current.draw(areaOf(u, colors, true)))],
+        draw: [(u) => clipped(u, made.zoomed ? 0 : MARGIN * uPlot.pxRatio, () => current.current.draw(areaOf(u, colors, true)))],
         setCursor: [look],
         setSelect: [(u) => (made.zoomed = made.zoomed || u.select.width > 0)],
       },
@@ -234,11 +255,11 @@ export function Plot({ spec, summary, height = 380 }: PlotProps) {
   );
 }
 
-function clipped(u: uPlot, draw: () => void): void {
+function clipped(u: uPlot, margin: number, draw: () => void): void {
   const { left, top, width, height } = u.bbox;
   u.ctx.save();
   u.ctx.beginPath();
-  u.ctx.rect(left, top, width, height);
+  u.ctx.rect(left - margin, top - margin, width + 2 * margin, height + 2 * margin);
   u.ctx.clip();
   draw();
   u.ctx.restore();
