@@ -44,6 +44,12 @@ export function valueAt(column: Column | undefined, row: number): Json {
   return raw === undefined || Number.isNaN(raw) ? null : raw;
 }
 
+/** Whether a row has a value at all: null may be one, as Python's None is. */
+export function hasValue(column: Column | undefined, row: number): boolean {
+  const raw = column?.data[row];
+  return raw !== undefined && !(column!.type === "category" ? raw === MISSING : Number.isNaN(raw));
+}
+
 /** The number in a row, NaN if there is none. */
 export function numberAt(column: Column | undefined, row: number): number {
   if (!column) return NaN;
@@ -123,7 +129,7 @@ function put(column: Column, row: number, source: Column, from: number): Column 
     data.set(column.data);
     column = { ...column, data };
   }
-  if (column.type === "category") column.data[row] = codeOf(column, valueAt(source, from));
+  if (column.type === "category") column.data[row] = hasValue(source, from) ? codeOf(column, valueAt(source, from)) : MISSING;
   else column.data[row] = source.data[from]!;
   return column;
 }
@@ -131,14 +137,13 @@ function put(column: Column, row: number, source: Column, from: number): Column 
 function asCategory(column: Column): Column {
   if (column.type === "category") return column;
   const made: Column = { name: column.name, type: "category", data: new Uint32Array(column.data.length), values: [] };
-  for (let row = 0; row < column.data.length; row++) made.data[row] = codeOf(made, valueAt(column, row));
+  for (let row = 0; row < column.data.length; row++) made.data[row] = hasValue(column, row) ? codeOf(made, valueAt(column, row)) : MISSING;
   return made;
 }
 
 const CODES = new WeakMap<Json[], Map<string, number>>();
 
 function codeOf(column: Column, value: Json): number {
-  if (value === null) return MISSING;
   let codes = CODES.get(column.values);
   if (!codes) {
     codes = new Map(column.values.map((known, code) => [JSON.stringify(known), code]));

@@ -9,6 +9,8 @@ export interface ExperimentEntry {
   path: string;
   state: string;
   error?: string | null;
+  damage?: string | null;
+  journal_damage?: { message: string } | null;
   counts?: Record<string, number> | null;
   metric?: string | null;
   mode?: string | null;
@@ -50,6 +52,8 @@ export interface Experiment {
   total: number | null;
   metric: string | null;
   mode: "min" | "max" | null;
+  /** Which direction is better, of the metrics for which that is known. */
+  modes?: Record<string, "min" | "max"> | null;
   best: TrialRow | Best | null;
   failures: Failure[];
   reports: number;

@@ -14,6 +14,9 @@ export function bestValue(entry: ExperimentEntry): number | null {
   return typeof value === "number" ? value : null;
 }
 
+/** States of an experiment that could be read: what is wrong with it then is damage. Others say themselves what is wrong. */
+const READABLE = new Set(["running", "finished", "interrupted", "new", "loading"]);
+
 export function ExperimentsPage({ entries }: { entries: ExperimentEntry[] }) {
   const [, tick] = useState(0);
   useEffect(() => {
@@ -32,7 +35,7 @@ export function ExperimentsPage({ entries }: { entries: ExperimentEntry[] }) {
     <>
       <div class="page-head"><div><h1>Experiments</h1><p>{plural(entries.length, "experiment")}</p></div></div>
       <div class="card scroll-x" tabIndex={0} role="region" aria-label="Experiments">
-        <table class="plain-table">
+        <table class="plain-table whole-words">
           <thead>
             <tr><th>name</th><th>state</th><th class="right">trials</th><th class="right">errors</th><th>best</th><th>started</th><th>last event</th></tr>
           </thead>
@@ -47,13 +50,14 @@ function Row({ entry }: { entry: ExperimentEntry }) {
   const best = bestValue(entry);
   const ended = (entry.counts?.TERMINATED ?? 0) + (entry.counts?.ERROR ?? 0);
   const errors = entry.counts?.ERROR ?? 0;
+  const damage = entry.damage || entry.journal_damage?.message || entry.error;
   return (
     <tr>
       <td class="name-cell">
         <a href={link(entry.id)} class="wrap"><bdi>{oneLine(entry.name, 100)}</bdi></a>
-        {entry.error ? <p class="problem" style={{ margin: 0 }}>{safe(entry.error, 300)}</p> : <p class="small muted clip" title={oneLine(entry.path, 300)}>{oneLine(entry.path, 200)}</p>}
+        {damage ? <p class="problem" style={{ margin: 0 }}>{safe(damage, 300)}</p> : <p class="small muted clip" title={oneLine(entry.path, 300)}>{oneLine(entry.path, 200)}</p>}
       </td>
-      <td><Pill state={entry.error ? "damaged" : entry.state} /></td>
+      <td><Pill state={damage && READABLE.has(entry.state) ? "damaged" : entry.state} /></td>
       <td class="right">{`${count(ended)} / ${count(entry.trials ?? 0)}`}</td>
       <td class="right">{errors ? count(errors) : "–"}</td>
       <td>{best === null ? "–" : `${oneLine(entry.metric ?? "", 30)} ${number(best)}`}</td>

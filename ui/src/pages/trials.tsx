@@ -1,6 +1,6 @@
 // The table of trials: any number of rows, sorted and filtered in the browser, columns to choose, trials to compare.
 import { useEffect, useMemo, useRef, useState } from "preact/hooks";
-import { type TrialTable, sortRows, valueAt } from "../columns";
+import { type TrialTable, hasValue, sortRows, valueAt } from "../columns";
 import { FilterError, compile, namesIn, resolve } from "../filter";
 import { clock, count, duration, number, oneLine, plural, value as valueText } from "../format";
 import { onKey } from "../keyboard";
@@ -59,8 +59,9 @@ function vcolumn(key: string, table: TrialTable): VColumn {
   return { key, title: oneLine(title, 60), width: Math.min(220, Math.max(96, 34 + 7.5 * title.length)), right, sortable: true };
 }
 
-export function shownValue(key: string, given: Json): string {
-  if (given === null) return "–";
+/** A value as text; null is Python's None where a trial has it, and nothing otherwise. */
+export function shownValue(key: string, given: Json, isThere = given !== null): string {
+  if (given === null) return isThere ? "None" : "–";
   if (key === "time_total_s") return duration(given as number);
   if (key === "started" || key === "ended") return clock(given as number);
   return typeof given === "number" ? number(given) : valueText(given, 60);
@@ -133,7 +134,7 @@ export function TrialsPage({ route }: { route: Route }) {
     if (column.key === "select") return <input type="checkbox" aria-label={`Compare ${id}`} checked={selected.includes(id)} onChange={() => toggle(id)} />;
     if (column.key === "trial_id") return <a href={link(store.id, ["trials", id])}>{oneLine(id, 60)}</a>;
     const given = valueAt(table.get(column.key), row);
-    return column.key === "status" && given !== null ? <Pill state={String(given)} /> : shownValue(column.key, given);
+    return column.key === "status" && given !== null ? <Pill state={String(given)} /> : shownValue(column.key, given, hasValue(table.get(column.key), row));
   };
   return (
     <>
