@@ -40,6 +40,7 @@ def test_a_hundred_thousand_trials(
     page.page.wait_for_selector(f"[role=img][aria-label^='History of loss: {TRIALS} trials'] canvas")
     page.go("#/charts/curves")
     page.see("100,000 trials", ".chart-note")
+    page.see("1,000 of 100,000 curves are drawn", ".chart-note")
     page.page.wait_for_selector(".chart canvas")
 
     page.go("#/")

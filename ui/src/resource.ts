@@ -1,5 +1,6 @@
 // Something asked from the server for a component: kept while it is asked for again, dropped when nobody looks.
-import { useEffect, useRef, useState } from "preact/hooks";
+import { useContext, useEffect, useRef, useState } from "preact/hooks";
+import { StoreContext } from "./store";
 
 const MIN_GAP_MS = 400;
 
@@ -48,6 +49,7 @@ class Asker {
 /** Load when `key` changes (what is shown is dropped) or `version` does (what is shown stays until the answer). */
 export function useResource<T>(key: string, version: string | number, load: (signal: AbortSignal) => Promise<T>): Resource<T> {
   const [held, setHeld] = useState<Held<T>>({ key, data: null, error: null, loading: true });
+  const store = useContext(StoreContext);
   const latest = useRef(load);
   latest.current = load;
   const asker = useRef<Asker | null>(null);
@@ -58,6 +60,7 @@ export function useResource<T>(key: string, version: string | number, load: (sig
         if (!own.isClosed) setHeld({ key, data, error: null, loading: false });
       } catch (error) {
         if (own.isClosed) return;
+        store.refused(error);
         const text = error instanceof Error ? error.message : String(error);
         setHeld((old) => ({ key, data: old.key === key ? old.data : null, error: text, loading: false }));
       }

@@ -3,7 +3,7 @@
 import { createContext } from "preact";
 import { useContext, useEffect, useReducer } from "preact/hooks";
 import { ApiError, type Subscription, experimentPath, follow, getBinary, getJson, isReport } from "./api";
-import { type Columns, TrialTable, decode } from "./columns";
+import { type Column, type Columns, TrialTable, decode } from "./columns";
 import type { Change, Experiment, StoryLine } from "./types";
 
 const BASE_COLUMNS = ["trial_id", "status", "iteration", "time_total_s", "started", "ended", "attempts", "reason"];
@@ -14,6 +14,7 @@ const EXPERIMENT_MS = 500;
 const FIRST_PAINT_MS = 30;
 const SLOW_MS = 4000;
 const MAX_SENTENCES = 50;
+const CONFLICT = 409; // The answer to questions that damage or a store that is away stands against.
 const MAX_CURVE_POINTS = 200000;
 
 export interface Curve {
@@ -21,10 +22,64 @@ export interface Curve {
   values: ArrayLike<number>;
 }
 
-export interface CurveSet {
-  thinned: boolean;
-  curves: Map<number, Curve>;
-  version: number;
+/** The curves of one metric by row. Views into the answer are made for those that are asked for: there may be 100,000. */
+export class CurveSet {
+  thinned = false;
+  version = 0;
+  private readonly changed = new Map<number, Curve>();
+  private trial: ArrayLike<number> = [];
+  private step: Column["data"] = new Int32Array(0);
+  private value: Column["data"] = new Float64Array(0);
+  private readonly starts = new Map<number, number>();
+
+  /** Take a full answer. */
+  replace(answer: Columns): void {
+    this.changed.clear();
+    this.starts.clear();
+    this.trial = answer.columns.get("trial")!.data;
+    this.step = answer.columns.get("step")!.data;
+    this.value = answer.columns.get("value")!.data;
+    for (let i = 0; i < answer.rows; i++) if (i === 0 || this.trial[i] !== this.trial[i - 1]) this.starts.set(this.trial[i]!, i);
+    this.thinned = answer.thinned;
+    this.version++;
+  }
+
+  /** Take all points of some trials. */
+  merge(answer: Columns): void {
+    const part = new CurveSet();
+    part.replace(answer);
+    for (const row of part.rows()) this.changed.set(row, part.get(row)!);
+    this.thinned ||= answer.thinned;
+    this.version++;
+  }
+
+  /** The rows that have a curve. */
+  rows(): Uint32Array {
+    const rows = [...this.changed.keys()].filter((row) => !this.starts.has(row));
+    return Uint32Array.from(rows.length ? [...this.starts.keys(), ...rows] : this.starts.keys());
+  }
+
+  get(row: number): Curve | undefined {
+    const start = this.starts.get(row);
+    const changed = this.changed.get(row);
+    if (changed || start === undefined) return changed;
+    const end = this.endOf(start);
+    return { steps: this.step.subarray(start, end), values: this.value.subarray(start, end) };
+  }
+
+  /** The last value of a row's curve. */
+  last(row: number): number {
+    const changed = this.changed.get(row);
+    if (changed) return changed.values[changed.values.length - 1] ?? NaN;
+    const start = this.starts.get(row);
+    return start === undefined ? NaN : this.value[this.endOf(start) - 1]!;
+  }
+
+  private endOf(start: number): number {
+    let end = start + 1;
+    while (end < this.trial.length && this.trial[end] === this.trial[start]) end++;
+    return end;
+  }
 }
 
 export type Link = "connecting" | "open" | "lost" | "none";
@@ -38,6 +93,9 @@ export class ExperimentStore {
   slowVersion = 0;
   readonly table = new TrialTable();
   readonly curves = new Map<string, CurveSet>();
+  /** Why the curves of a metric cannot be had. */
+  readonly curveProblems = new Map<string, string>();
+  private refusal: string | null = null;
   private readonly wanted = new Set(BASE_COLUMNS);
   private readonly absent = new Set<string>();
   private readonly curveUsers = new Map<string, number>();
@@ -81,6 +139,18 @@ export class ExperimentStore {
     return `${this.generation}.${this.versions.get(trial) ?? 0}`;
   }
 
+  /** What is damaged, in a sentence. */
+  get damage(): string | null {
+    const { damage, journal_damage: journal } = this.experiment ?? {};
+    return damage || journal?.message || null;
+  }
+
+  /** What is in the way, other than damage that is known. */
+  get problem(): string | null {
+    const found = this.error ?? this.refusal;
+    return found === this.damage ? null : found;
+  }
+
   get ready(): boolean {
     return this.experiment !== null && this.experiment.loading === null;
   }
@@ -106,9 +176,14 @@ export class ExperimentStore {
     this.notify();
   }
 
+  /** Whether a column is here, or was asked for and no trial has it. */
+  knows(name: string): boolean {
+    return this.table.columns.has(name) || this.absent.has(name) || Boolean(this.error);
+  }
+
   useCurves(metric: string): () => void {
     this.curveUsers.set(metric, (this.curveUsers.get(metric) ?? 0) + 1);
-    if (!this.curves.has(metric)) void this.loadCurves(metric).catch((error) => this.fail(error));
+    if (!this.curves.has(metric)) void this.tryCurves(metric);
     return () => void this.curveUsers.set(metric, (this.curveUsers.get(metric) ?? 1) - 1);
   }
 
@@ -214,9 +289,9 @@ export class ExperimentStore {
       else this.pollSoon();
       if (this.experiment!.state !== state) this.pendingAll = true;
       await (all ? this.loadColumns() : this.loadRows(trials));
-      const used = [...this.curves.keys()].filter((metric) => (this.curveUsers.get(metric) ?? 0) > 0);
+      const used = [...this.curveUsers.keys()].filter((metric) => this.curveUsers.get(metric)! > 0);
       for (const metric of this.curves.keys()) if (!used.includes(metric)) this.curves.delete(metric);
-      await Promise.all(used.map((metric) => this.loadCurves(metric, all ? undefined : trials)));
+      await Promise.all(used.map((metric) => this.tryCurves(metric, all || !this.curves.has(metric) ? undefined : trials)));
     } catch (error) {
       this.fail(error);
     }
@@ -270,16 +345,36 @@ export class ExperimentStore {
     if (trials && !trials.length) return;
     const query = { metric, max_points: MAX_CURVE_POINTS, trials: trials && joined(trials) };
     const answer = decode(await getBinary(experimentPath(this.id, "/curves"), query));
-    const before = trials ? this.curves.get(metric) : undefined;
-    const curves = before?.curves ?? new Map<number, Curve>();
-    split(answer, curves);
-    const thinned = answer.thinned || Boolean(before?.thinned);
-    this.curves.set(metric, { thinned, curves, version: (before?.version ?? 0) + 1 });
+    const known = this.curves.get(metric) ?? new CurveSet();
+    if (trials) known.merge(answer);
+    else known.replace(answer);
+    this.curves.set(metric, known);
+    this.curveProblems.delete(metric);
+    this.refusal = null;
     this.notify();
+  }
+
+  /** Load curves; what is in the way is shown where they would be. */
+  private async tryCurves(metric: string, trials?: string[]): Promise<void> {
+    try {
+      await this.loadCurves(metric, trials);
+    } catch (error) {
+      this.curveProblems.set(metric, error instanceof Error ? error.message : String(error));
+      this.refused(error);
+      this.notify();
+    }
+  }
+
+  /** The server would not answer a question: damage may be the reason, and the experiment says so then. */
+  refused(error: unknown): void {
+    if (!(error instanceof ApiError) || error.status !== CONFLICT || this.refusal === error.message) return;
+    this.refusal = error.message;
+    void this.askExperiment().catch((failed) => this.fail(failed)).finally(() => this.notify());
   }
 
   private fail(error: unknown): void {
     if (this.closed) return;
+    this.refused(error);
     if (error instanceof ApiError && error.status === 0) return; // The banner about the connection says it.
     this.error = error instanceof Error ? error.message : String(error);
     this.notify();
@@ -291,18 +386,6 @@ export class ExperimentStore {
       this.frame = 0;
       for (const listener of this.listeners) listener();
     });
-  }
-}
-
-export function split(answer: Columns, into: Map<number, Curve>): void {
-  const trial = answer.columns.get("trial")!.data;
-  const step = answer.columns.get("step")!.data;
-  const value = answer.columns.get("value")!.data;
-  let start = 0;
-  for (let i = 1; i <= answer.rows; i++) {
-    if (i < answer.rows && trial[i] === trial[start]) continue;
-    if (answer.rows) into.set(trial[start]!, { steps: step.subarray(start, i), values: value.subarray(start, i) });
-    start = i;
   }
 }
 

@@ -1,12 +1,14 @@
 // Learning curves: the surviving rows of every trial, with early-stopped and failed trials marked at their ends.
+import type { ComponentChildren } from "preact";
 import { useEffect, useMemo } from "preact/hooks";
 import { experimentPath, getBinary } from "../api";
 import { type TrialTable, decode, valueAt } from "../columns";
-import { count as counted, number } from "../format";
+import { count as counted, number, plural, safe } from "../format";
+import type { ChartTable } from "../parts/behind";
 import { Check, Empty, Loading, statusWord } from "../parts/small";
 import { link } from "../route";
 import { type Resource, useResource } from "../resource";
-import { type Curve, type CurveSet, type ExperimentStore, joined, split, useStore } from "../store";
+import { type Curve, CurveSet, type ExperimentStore, joined, useStore } from "../store";
 import { rampAt, usePalette } from "../theme";
 import { ChartFrame } from "./frame";
 import { begin, circle, cross, finish, trace } from "./paint";
@@ -15,9 +17,15 @@ import type { ChartProps } from "./registry";
 import { MetricSelect, metricOf } from "./select";
 
 const FEW = 8;
+const MAX_DRAWN = 1000;
+const BEST_DRAWN = 200;
+const RUNNING_DRAWN = 200;
 const MAX_MARKS = 400;
 const REACH = 20;
-const NATURAL_ENDS = new Set(["", "returned", "done", "not resumed"]);
+const NATURAL_ENDS = ["returned", "done", "not resumed", "stop criterion", "time budget"];
+const FULL_BUDGETS = ["reached max_t", "used up its budget", "has come to"];
+
+export type End = "stopped" | "error" | "none";
 
 export interface Shown {
   row: number;
@@ -25,31 +33,88 @@ export interface Shown {
   curve: Curve;
   last: number;
   rank: number;
-  end: "stopped" | "error" | "none";
+  end: End;
 }
 
-export function howItEnded(table: TrialTable, row: number): Shown["end"] {
-  const status = valueAt(table.get("status"), row);
-  if (status === "ERROR") return "error";
-  const reason = valueAt(table.get("reason"), row);
-  return status === "TERMINATED" && typeof reason === "string" && !NATURAL_ENDS.has(reason) ? "stopped" : "none";
+/** The curves that were asked for: all in order, and those of them that are drawn. */
+export interface Chosen {
+  /** Rows of the table, the worst first, so that the best are painted last. */
+  order: Uint32Array;
+  drawn: Shown[];
+  stopped: number;
+  failed: number;
+  endOf: (row: number) => End;
 }
 
-/** The curves of these trials (of all, if none are named), the worst first so that the best are painted last. */
-export function shownCurves(store: ExperimentStore, set: CurveSet | undefined, trials?: string[]): Shown[] {
+/** Whether a trial that is done was stopped before its time: not if it, a rule of the user or its budget had come to an end. */
+export function isEarly(reason: string): boolean {
+  return reason !== "" && !NATURAL_ENDS.some((word) => reason.startsWith(word)) && !FULL_BUDGETS.some((words) => reason.includes(words));
+}
+
+/** How a trial of a row ended. Reasons are few: each is judged once. */
+export function ends(table: TrialTable): (row: number) => End {
+  const [status, reason] = [table.get("status"), table.get("reason")];
+  const early = new Map<number, boolean>();
+  return (row) => {
+    const word = valueAt(status, row);
+    if (word === "ERROR") return "error";
+    const code = reason?.data[row];
+    if (word !== "TERMINATED" || code === undefined) return "none";
+    let found = early.get(code);
+    if (found === undefined) {
+      const text = valueAt(reason, row);
+      early.set(code, (found = typeof text === "string" && isEarly(text)));
+    }
+    return found ? "stopped" : "none";
+  };
+}
+
+/** Of many curves those that tell most: the best, those that grow, and the others evenly by their last value. */
+function sample(order: Uint32Array, isRunning: (row: number) => boolean): Uint32Array {
+  const total = order.length;
+  if (total <= MAX_DRAWN) return order;
+  const taken = new Uint8Array(total);
+  taken.fill(1, total - BEST_DRAWN);
+  let running = 0;
+  for (let i = total - 1; i >= 0 && running < RUNNING_DRAWN; i--) if (!taken[i] && isRunning(order[i]!)) running += taken[i] = 1;
+  const rest = MAX_DRAWN - BEST_DRAWN - running;
+  for (let k = 0; k < rest; k++) taken[Math.floor((k * (total - BEST_DRAWN)) / rest)] = 1;
+  return order.filter((_row, i) => taken[i]);
+}
+
+/** The curves of these trials; of all that pass, if none are named. */
+export function shownCurves(store: ExperimentStore, set: CurveSet | undefined, trials?: string[], only?: (end: End) => boolean): Chosen {
   const { table } = store;
-  const rows = trials ? trials.map((id) => table.row(id)) : [...(set?.curves.keys() ?? [])];
-  const found: Shown[] = [];
-  for (const row of rows) {
-    const curve = row === undefined ? undefined : set?.curves.get(row);
-    if (row === undefined || !curve?.steps.length) continue;
-    const last = curve.values[curve.values.length - 1]!;
-    found.push({ row, id: table.id(row), curve, last, rank: 0, end: howItEnded(table, row) });
-  }
+  const endOf = ends(table);
+  const named = trials?.map((id) => table.row(id)).filter((row): row is number => row !== undefined);
+  const all = !set ? new Uint32Array(0) : named ? Uint32Array.from(named).filter((row) => set.get(row)) : set.rows();
+  let [stopped, failed] = [0, 0];
   const sign = store.experiment!.mode === "max" ? -1 : 1;
-  found.sort((a, b) => sign * (b.last - a.last) || a.row - b.row);
-  found.forEach((shown, i) => (shown.rank = found.length > 1 ? 1 - i / (found.length - 1) : 0));
-  return found;
+  const badness = new Float64Array(Math.max(table.rows, all.reduce((most, row) => Math.max(most, row + 1), 0)));
+  const order = all.filter((row) => {
+    const end = endOf(row);
+    if (end === "stopped") stopped++;
+    else if (end === "error") failed++;
+    const last = sign * set!.last(row);
+    badness[row] = Number.isNaN(last) ? Infinity : last;
+    return !only || only(end);
+  });
+  order.sort((a, b) => badness[b]! - badness[a]! || a - b);
+  const place = new Map<number, number>();
+  const status = table.get("status");
+  const some = sample(order, (row) => valueAt(status, row) === "RUNNING");
+  if (some.length < order.length) order.forEach((row, i) => place.set(row, i));
+  const drawn = [...some].map((row, i): Shown => {
+    const rank = order.length > 1 ? 1 - (place.get(row) ?? i) / (order.length - 1) : 0;
+    return { row, id: table.id(row), curve: set!.get(row)!, last: set!.last(row), rank, end: endOf(row) };
+  });
+  return { order, drawn, stopped, failed, endOf };
+}
+
+/** What is said where not all curves are drawn. */
+export function sampleNote({ order, drawn }: Chosen): string {
+  if (drawn.length === order.length) return "";
+  return `${counted(drawn.length)} of ${counted(order.length)} curves are drawn: the ${BEST_DRAWN} best, running trials, and the others evenly by their last value.`;
 }
 
 function bounds(shown: Shown[], log: boolean) {
@@ -139,13 +204,33 @@ export function useCurvesOf(store: ExperimentStore, metric: string, trials: stri
   const key = JSON.stringify([store.id, metric, trials]);
   const version = trials.map((id) => store.versionOf(id)).join();
   return useResource<CurveSet>(key, version, async (signal) => {
-    const curves = new Map<number, Curve>();
+    const found = new CurveSet();
     if (metric && trials.length) {
       const query = { metric, trials: joined(trials) };
-      split(decode(await getBinary(experimentPath(store.id, "/curves"), query, signal)), curves);
+      found.replace(decode(await getBinary(experimentPath(store.id, "/curves"), query, signal)));
     }
-    return { thinned: false, curves, version: 0 };
+    return found;
   });
+}
+
+/** What stands instead of curves: they are on the way, or the reason why there are none. */
+export function NoCurves({ problem, loading, title = "Nothing to draw yet", children }: { problem?: string | null; loading: boolean; title?: string; children?: ComponentChildren }) {
+  if (problem) return <Empty title="Not available"><p class="wrap">{safe(problem, 1000)}</p></Empty>;
+  return loading ? <Loading what="Loading curves ..." /> : <Empty title={title}>{children}</Empty>;
+}
+
+const END_WORDS: Record<End, string> = { none: "", stopped: "stopped early", error: "error" };
+
+export function curvesTable(store: ExperimentStore, set: CurveSet | undefined, { order, endOf }: Chosen, metric: string): ChartTable {
+  return {
+    columns: [{ title: "trial" }, { title: "rows", right: true }, { title: `last ${metric}`, right: true }, { title: "end" }],
+    count: set ? order.length : 0,
+    cell: (i, c) => {
+      const row = order[order.length - 1 - i]!;
+      const curve = set!.get(row);
+      return [() => store.table.id(row), () => String(curve?.steps.length ?? 0), () => number(set!.last(row), 7), () => END_WORDS[endOf(row)]][c]!();
+    },
+  };
 }
 
 export function CurvesChart({ query, change }: ChartProps) {
@@ -154,16 +239,21 @@ export function CurvesChart({ query, change }: ChartProps) {
   const set = useCurves(store, metric);
   const log = query.log === "1";
   const colors = usePalette();
-  const all = useMemo(() => shownCurves(store, set), [set, set?.version, store.table.version]);
   const only = query.show === "finished";
-  const shown = useMemo(() => (only ? all.filter((s) => s.end === "none") : all), [all, only]);
-  const spec = useMemo(() => curvesSpec(store, shown, metric, log), [shown, metric, log]);
-  const stopped = all.filter((s) => s.end === "stopped").length;
-  const failed = all.filter((s) => s.end === "error").length;
+  const chosen = useMemo(
+    () => shownCurves(store, set, undefined, only ? (end) => end === "none" : undefined),
+    [set, set?.version, store.table.version, only],
+  );
+  const { order, drawn, stopped, failed } = chosen;
+  const spec = useMemo(() => curvesSpec(store, drawn, metric, log), [drawn, metric, log]);
+  const hidden = only ? stopped + failed : 0;
+  const total = order.length + hidden;
   const note = [
-    `${counted(all.length)} trials; ${counted(stopped)} stopped early (○), ${counted(failed)} failed (×).`,
+    `${counted(total)} trials; ${counted(stopped)} stopped early (○), ${counted(failed)} failed (×).`,
+    hidden ? `${counted(hidden)} are hidden.` : "",
+    sampleNote(chosen),
     set?.thinned ? "Curves are thinned for display; a trial's own page shows all its rows." : "",
-    shown.length > FEW ? `${colors.isDark ? "Brighter" : "Darker"} is better; the best is orange.` : "",
+    order.length > FEW ? `${colors.isDark ? "Brighter" : "Darker"} is better; the best is orange.` : "",
   ];
   return (
     <ChartFrame
@@ -176,22 +266,15 @@ export function CurvesChart({ query, change }: ChartProps) {
           <Check label="log scale" checked={log} onChange={(on) => change({ log: on ? "1" : undefined })} />
         </>
       }
-      note={all.length ? note.filter(Boolean).join(" ") : null}
-      table={{
-        columns: [{ title: "trial" }, { title: "rows", right: true }, { title: `last ${metric}`, right: true }, { title: "end" }],
-        count: shown.length,
-        cell: (i, c) => {
-          const s = shown[shown.length - 1 - i]!;
-          return [s.id, String(s.curve.steps.length), number(s.last, 7), s.end === "none" ? "" : s.end === "stopped" ? "stopped early" : "error"][c]!;
-        },
-      }}
+      note={total ? note.filter(Boolean).join(" ") : null}
+      table={curvesTable(store, set, chosen, metric)}
     >
-      {shown.length ? (
-        <Plot spec={spec} height={460} summary={`Learning curves of ${metric} for ${shown.length} trials, ${stopped} stopped early`} />
-      ) : set || !metric ? (
-        <Empty title="Nothing to draw yet"><p>Curves appear as soon as trials report.</p></Empty>
+      {drawn.length ? (
+        <Plot spec={spec} height={460} summary={`Learning curves of ${metric} for ${order.length} trials, ${stopped} stopped early`} />
+      ) : hidden ? (
+        <Empty title="All trials are hidden"><p>{`The filter hides ${plural(hidden, "trial")}: ${counted(stopped)} stopped early, ${counted(failed)} failed.`}</p></Empty>
       ) : (
-        <Loading what="Loading curves ..." />
+        <NoCurves problem={store.curveProblems.get(metric)} loading={!set && Boolean(metric)}><p>Curves appear as soon as trials report.</p></NoCurves>
       )}
     </ChartFrame>
   );

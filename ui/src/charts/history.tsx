@@ -2,12 +2,13 @@
 import { useEffect, useMemo } from "preact/hooks";
 import { type TrialTable, numberAt, valueAt } from "../columns";
 import { clock, number } from "../format";
+import type { ChartTable } from "../parts/behind";
 import { Check, Select, statusWord } from "../parts/small";
 import { link } from "../route";
 import { type ExperimentStore, useStore } from "../store";
 import { ChartFrame, NothingYet } from "./frame";
 import { type Points, nearest, points, polyline } from "./paint";
-import { Plot, type PlotSpec, limits } from "./plot";
+import { Plot, type PlotSpec, around, extent, limits } from "./plot";
 import type { ChartProps } from "./registry";
 import { MetricSelect, metricOf } from "./select";
 
@@ -65,8 +66,9 @@ export function historySpec(store: ExperimentStore, series: Series, { metric, co
   const { table } = store;
   const isObjective = metric === store.experiment!.metric;
   const line = corners(series);
+  const across = by === "time" ? around(...extent(series.xs)) : limits(series.xs);
   return {
-    x: { label: by === "time" ? "time at which the trial ended" : "trial", time: by === "time", whole: by === "number", ...limits(series.xs) },
+    x: { label: by === "time" ? "time at which the trial ended" : "trial", time: by === "time", whole: by === "number", ...across },
     y: { label: metric, log, ...limits(series.ys, log) },
     draw: (area) => {
       points(area, series, area.colors.series[0]!);
@@ -87,9 +89,23 @@ export function historySpec(store: ExperimentStore, series: Series, { metric, co
   };
 }
 
+export function historyTable({ table }: ExperimentStore, series: Series, metric: string): ChartTable {
+  return {
+    columns: [{ title: "trial" }, { title: metric, right: true }, { title: "best so far", right: true }, { title: "ended", width: 170 }],
+    count: series.count,
+    cell: (i, c) =>
+      [
+        () => table.id(series.rows[i]!),
+        () => number(series.ys[i], 7),
+        () => number(series.best[i], 7),
+        () => clock(numberAt(table.get("ended"), series.rows[i]!)),
+      ][c]!(),
+  };
+}
+
 export function useColumns(store: ExperimentStore, names: string[]): void {
   const key = names.join("\n");
-  useEffect(() => void store.ensure(names).catch(() => undefined), [store, key, store.ready]);
+  useEffect(() => void store.ensure(names).catch((error) => store.refused(error)), [store, key, store.ready]);
 }
 
 export function HistoryChart({ query, change }: ChartProps) {
@@ -116,17 +132,7 @@ export function HistoryChart({ query, change }: ChartProps) {
           <Check label="log scale" checked={log} onChange={(on) => change({ log: on ? "1" : undefined })} />
         </>
       }
-      table={{
-        columns: [{ title: "trial" }, { title: metric, right: true }, { title: "best so far", right: true }, { title: "ended" }],
-        count: series.count,
-        cell: (i, c) =>
-          [
-            () => table.id(series.rows[i]!),
-            () => number(series.ys[i], 7),
-            () => number(series.best[i], 7),
-            () => clock(numberAt(table.get("ended"), series.rows[i]!)),
-          ][c]!(),
-      }}
+      table={historyTable(store, series, metric)}
     >
       {series.count ? (
         <Plot spec={spec} height={430} summary={`History of ${metric}: ${series.count} trials, best ${number(last)}`} />

@@ -1,12 +1,13 @@
 // How the experiment stands: state, progress, the best trial, failures by cause, what to type to resume.
 import { useMemo } from "preact/hooks";
-import { curvesSpec, shownCurves, useCurves } from "../charts/curves";
-import { historySpec, seriesOf, useColumns } from "../charts/history";
+import { NoCurves, curvesSpec, curvesTable, sampleNote, shownCurves, useCurves } from "../charts/curves";
+import { historySpec, historyTable, seriesOf, useColumns } from "../charts/history";
 import { NothingYet } from "../charts/frame";
 import { Plot } from "../charts/plot";
-import { ago, bytes, clock, count, duration, number, oneLine, plural, safe, value } from "../format";
+import { ago, bytes, causeWords, clock, configValue, count, duration, number, oneLine, plural, safe, value } from "../format";
 import { ExperimentActions } from "../parts/actions";
-import { Command, Empty, Loading, statusWord } from "../parts/small";
+import { Behind } from "../parts/behind";
+import { Command, statusWord } from "../parts/small";
 import { link } from "../route";
 import { useStore } from "../store";
 import type { Best, Experiment, Failure, Json, Note, TrialRow } from "../types";
@@ -59,7 +60,7 @@ function Tiles({ experiment }: { experiment: Experiment }) {
   const best = bestOf(experiment);
   const { backlog, durable_lag_s: lag, counts, total } = experiment;
   const ended = (counts.TERMINATED ?? 0) + (counts.ERROR ?? 0);
-  const waiting = backlog?.checkpoints ? `${plural(backlog.checkpoints, "checkpoint")}, ${bytes(backlog.bytes)}` : "nothing";
+  const isLive = experiment.state === "running";
   return (
     <dl class="tiles">
       <div class="tile">
@@ -70,10 +71,23 @@ function Tiles({ experiment }: { experiment: Experiment }) {
       <div class="tile"><dt>trials ended</dt><dd>{count(ended)}</dd><dd>{total ? `of ${count(total)}` : "no limit known"}</dd></div>
       <div class="tile"><dt>reports</dt><dd>{count(experiment.reports ?? 0)}</dd><dd>{`last event ${ago(experiment.last_event_at)}`}</dd></div>
       <div class="tile"><dt>time of work</dt><dd>{duration(experiment.lived_s)}</dd><dd>drivers alive</dd></div>
-      <div class="tile"><dt>not yet durable</dt><dd>{lag === null || lag === undefined ? "–" : lag < 0.5 ? "nothing" : duration(lag)}</dd><dd>{lag === null ? "known only to its driver" : "a power cut could take"}</dd></div>
-      <div class="tile"><dt>upload queue</dt><dd>{waiting}</dd><dd>{backlog?.waiting_since ? `full since ${clock(backlog.waiting_since, false)}` : "checkpoints on their way"}</dd></div>
+      <div class="tile"><dt>durable</dt>{durability(lag).map((text) => <dd>{text}</dd>)}</div>
+      <div class="tile"><dt>upload queue</dt>{uploads(backlog, isLive).map((text) => <dd>{text}</dd>)}</div>
     </dl>
   );
+}
+
+/** What a power cut would take, in words. */
+function durability(lag: number | null | undefined): [string, string] {
+  if (lag === null || lag === undefined) return ["–", "known only to its driver"];
+  return lag < 0.5 ? ["everything", "a power cut would lose nothing"] : [`all but ${duration(lag)}`, `a power cut would lose the last ${duration(lag)}`];
+}
+
+function uploads(backlog: Experiment["backlog"], isLive: boolean): [string, string] {
+  if (!backlog?.checkpoints) return ["empty", "no checkpoint waits"];
+  const size = bytes(backlog.bytes);
+  if (!isLive) return [plural(backlog.checkpoints, "checkpoint"), `${size}, not uploaded: no driver runs`];
+  return [plural(backlog.checkpoints, "checkpoint"), backlog.waiting_since ? `${size}, full since ${clock(backlog.waiting_since, false)}` : `${size} on the way`];
 }
 
 function Progress({ experiment }: { experiment: Experiment }) {
@@ -123,7 +137,10 @@ function HistoryCard() {
     <section class="card half">
       <div class="card-head"><h2>History</h2><a class="small" href={link(id, ["charts", "history"])}>open</a></div>
       {series.count ? (
-        <Plot spec={spec} height={260} summary={`History of ${metric}: ${series.count} trials`} />
+        <>
+          <Plot spec={spec} height={260} summary={`History of ${metric}: ${series.count} trials`} />
+          <Behind title="History" table={historyTable(store, series, metric ?? "")} />
+        </>
       ) : (
         <NothingYet title="No result yet"><p>{metric ? `Trials that report ${oneLine(metric, 60)} appear here.` : "Set metric and mode in TuneConfig to see the best trial."}</p></NothingYet>
       )}
@@ -136,12 +153,21 @@ function CurvesCard() {
   const { metric, metrics, id } = store.experiment!;
   const name = metric ?? metrics[0] ?? "";
   const set = useCurves(store, name);
-  const shown = useMemo(() => shownCurves(store, set), [set, set?.version, store.table.version]);
-  const spec = useMemo(() => curvesSpec(store, shown, name, false), [shown, name]);
+  const chosen = useMemo(() => shownCurves(store, set), [set, set?.version, store.table.version]);
+  const spec = useMemo(() => curvesSpec(store, chosen.drawn, name, false), [chosen, name]);
+  const note = sampleNote(chosen);
   return (
     <section class="card half">
       <div class="card-head"><h2>Learning curves</h2><a class="small" href={link(id, ["charts", "curves"])}>open</a></div>
-      {shown.length ? <Plot spec={spec} height={260} summary={`Learning curves of ${name}: ${shown.length} trials`} /> : set || !name ? <Empty title="No report yet" /> : <Loading what="Loading curves ..." />}
+      {chosen.drawn.length ? (
+        <>
+          <Plot spec={spec} height={260} summary={`Learning curves of ${name}: ${chosen.order.length} trials`} />
+          {note && <p class="chart-note">{note}</p>}
+          <Behind title="Learning curves" table={curvesTable(store, set, chosen, name)} />
+        </>
+      ) : (
+        <NoCurves problem={store.curveProblems.get(name)} loading={!set && Boolean(name)} title="No report yet" />
+      )}
     </section>
   );
 }
@@ -154,7 +180,7 @@ function BestCard({ experiment }: { experiment: Experiment }) {
       <div class="card-head"><h2>Best trial</h2><a class="small" href={link(experiment.id, ["trials", best.id])}>{oneLine(best.id, 40)}</a></div>
       <dl class="facts">
         {Object.entries(best.config).slice(0, 40).map(([name, v]) => (
-          <><dt>{oneLine(name, 60)}</dt><dd class="number">{value(v, 200)}</dd></>
+          <><dt>{oneLine(name, 60)}</dt><dd class="number">{configValue(v, 200)}</dd></>
         ))}
       </dl>
     </section>
@@ -180,7 +206,7 @@ function FailureRow({ failure, id }: { failure: Failure; id: string }) {
   const times = failure.count ?? (typeof failure.trials === "number" ? failure.trials : trials.length);
   return (
     <li>
-      <p class="wrap"><strong>{oneLine(failure.type ?? failure.cause, 100)}</strong>{` · ${plural(times, "trial")}${failure.type ? ` · ${oneLine(failure.cause, 60)}` : ""}`}</p>
+      <p class="wrap"><strong>{causeWords(failure)}</strong>{` · ${plural(times, "trial")}${failure.type ? ` · ${oneLine(failure.cause, 60)}` : ""}`}</p>
       {failure.message && <p class="small wrap">{oneLine(failure.message, 300)}</p>}
       {failure.location && <p class="small muted mono wrap">{oneLine(failure.location, 200)}</p>}
       <p class="small">{trials.slice(0, 8).map((trial) => <><a href={link(id, ["trials", trial])}>{oneLine(trial, 40)}</a>{" "}</>)}</p>
@@ -194,11 +220,12 @@ export function domainText(domain: Json): string {
   const { kind, lower, upper, log, step, options, more, mean, sd } = domain;
   if (Array.isArray(options)) {
     const rest = typeof more === "number" ? ` and ${plural(more, "other")}` : "";
-    return `${kind === "grid" ? "each of " : ""}${options.map((option) => value(option, 40)).join(", ")}${rest}`;
+    return `${kind === "grid" ? "each of " : ""}${options.map((option) => configValue(option, 40)).join(", ")}${rest}`;
   }
   const steps = typeof step === "number" ? `, in steps of ${number(step)}` : "";
   if (typeof mean === "number") return `normal, mean ${number(mean)}, deviation ${value(sd)}${steps}`;
-  if (typeof lower === "number") return `${number(lower)} to ${value(upper)}${kind === "int" ? ", whole" : ""}${log ? ", log" : ""}${steps}`;
+  const isOpen = kind === "int" && typeof step !== "number" && typeof upper === "number"; // As Python's range.
+  if (typeof lower === "number") return `${number(lower)} to ${isOpen ? number(upper - 1) : value(upper)}${kind === "int" ? ", whole" : ""}${log ? ", log" : ""}${steps}`;
   return value(kind, 60);
 }
 

@@ -1,10 +1,10 @@
 // One trial: configuration, curves, story, error, log, checkpoints, lineage.
-import { useEffect, useMemo, useState } from "preact/hooks";
+import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
 import { getJson, trialPath } from "../api";
-import { curvesSpec, shownCurves, useCurvesOf } from "../charts/curves";
+import { NoCurves, curvesSpec, shownCurves, useCurvesOf } from "../charts/curves";
 import { Plot } from "../charts/plot";
 import { MetricSelect, metricOf } from "../charts/select";
-import { bytes, clock, duration, number, oneLine, plural, safe, value } from "../format";
+import { bytes, causeWords, clock, configValue, duration, number, oneLine, plural, safe, value } from "../format";
 import { onKey } from "../keyboard";
 import { TrialActions } from "../parts/actions";
 import { Behind } from "../parts/behind";
@@ -43,7 +43,7 @@ export function TrialPage({ route, trial }: { route: Route; trial: string }) {
         <ErrorCard error={detail.error ?? detail.last_failure} final={Boolean(detail.error)} />
         <CurveCard route={route} trial={detail.trial_id} />
         <div class="half stack">
-          <FactsCard title="Configuration" facts={detail.config} />
+          <FactsCard title="Configuration" facts={detail.config} show={configValue} />
           <StoryCard trial={trial} version={version} />
           <CheckpointsCard checkpoints={detail.checkpoints ?? []} />
           <AttemptsCard attempts={Array.isArray(detail.attempts) ? detail.attempts : []} />
@@ -80,7 +80,7 @@ function ErrorCard({ error, final }: { error: ErrorFacts | null | undefined; fin
   return (
     <section class="card">
       <h2>{final ? "Error" : "Last failure"}</h2>
-      <p class="wrap"><strong>{oneLine(error.type ?? error.cause ?? "", 200)}</strong>{error.message ? `: ${safe(error.message, 2000)}` : ""}</p>
+      <p class="wrap"><strong>{causeWords(error)}</strong>{error.message ? `: ${safe(error.message, 2000)}` : ""}</p>
       {error.location && <p class="small muted mono wrap">{oneLine(error.location, 300)}</p>}
       {error.traceback && <pre class="text-block" tabIndex={0} style={{ marginTop: "10px" }} aria-label="Traceback">{safe(error.traceback, 100000)}</pre>}
     </section>
@@ -93,7 +93,7 @@ function CurveCard({ route, trial }: { route: Route; trial: string }) {
   const metric = metricOf(store, route.query.metric);
   const answer = useCurvesOf(store, metric, [trial]);
   const set = answer.data ?? undefined;
-  const shown = useMemo(() => shownCurves(store, set, [trial]), [set, store.table.version, trial]);
+  const { drawn: shown } = useMemo(() => shownCurves(store, set, [trial]), [set, store.table.version, trial]);
   const spec = useMemo(() => curvesSpec(store, shown, metric, false), [shown, metric]);
   const curve = shown[0]?.curve;
   return (
@@ -104,23 +104,21 @@ function CurveCard({ route, trial }: { route: Route; trial: string }) {
           <Plot spec={spec} height={280} summary={`${metric} of trial ${trial}: ${curve.steps.length} reports`} />
           <Behind title={`Reports of ${trial}`} table={{ columns: [{ title: "step", right: true }, { title: metric, right: true }], count: curve.steps.length, cell: (i, c) => number((c ? curve.values : curve.steps)[i], 7) }} />
         </>
-      ) : answer.loading ? (
-        <Loading what="Loading the curve ..." />
       ) : (
-        <Empty title="No report yet"><p>{metric ? `This trial has not reported ${oneLine(metric, 60)}.` : ""}</p></Empty>
+        <NoCurves problem={answer.error} loading={answer.loading} title="No report yet"><p>{metric ? `This trial has not reported ${oneLine(metric, 60)}.` : ""}</p></NoCurves>
       )}
     </section>
   );
 }
 
-function FactsCard({ title, facts }: { title: string; facts: Config }) {
+function FactsCard({ title, facts, show = value }: { title: string; facts: Config; show?: typeof value }) {
   const entries = Object.entries(facts);
   return (
     <section class="card half">
       <h2>{title}</h2>
       {entries.length ? (
         <dl class="facts">
-          {entries.slice(0, 500).map(([name, v]) => <><dt>{oneLine(name, 100)}</dt><dd class="number">{value(v, 400)}</dd></>)}
+          {entries.slice(0, 500).map(([name, v]) => <><dt>{oneLine(name, 100)}</dt><dd class="number">{show(v, 400)}</dd></>)}
         </dl>
       ) : (
         <p class="muted small">Nothing yet.</p>
@@ -156,6 +154,16 @@ function LogCard({ trial, version }: { trial: string; version: string }) {
   const [folded, setFolded] = useState(false);
   const answer = useResource<Log>(`${store.id}/${trial}/log`, `${version}/${tail}`, (signal) => getJson(trialPath(store.id, trial, "/log"), { tail }, signal));
   const lines = answer.data?.lines ?? [];
+  const box = useRef<HTMLPreElement>(null);
+  const isAtEnd = useRef(true);
+  const follow = () => {
+    const { scrollTop, scrollHeight, clientHeight } = box.current!;
+    isAtEnd.current = scrollHeight - scrollTop - clientHeight < 24;
+  };
+  // What was printed last tells most; whoever has scrolled up stays there.
+  useLayoutEffect(() => {
+    if (box.current && isAtEnd.current) box.current.scrollTop = box.current.scrollHeight;
+  }, [answer.data, folded]);
   return (
     <section class="card half">
       <div class="card-head">
@@ -166,7 +174,7 @@ function LogCard({ trial, version }: { trial: string; version: string }) {
         </div>
       </div>
       {lines.length ? (
-        <pre class={`text-block${folded ? " folded" : ""}`} tabIndex={0} aria-label="Output of the trial">{safe(lines.join("\n").replace(ANSI_COLORS, ""), 400000)}</pre>
+        <pre ref={box} onScroll={follow} class={`text-block${folded ? " folded" : ""}`} tabIndex={0} aria-label="Output of the trial">{safe(lines.join("\n").replace(ANSI_COLORS, ""), 400000)}</pre>
       ) : (
         <p class="muted small">{answer.error ? safe(answer.error, 300) : answer.loading ? "Loading ..." : "The trial printed nothing."}</p>
       )}
@@ -180,7 +188,7 @@ function CheckpointsCard({ checkpoints }: { checkpoints: Checkpoint[] }) {
       <h2>Checkpoints</h2>
       {checkpoints.length ? (
         <div class="scroll-x" tabIndex={0} role="region" aria-label="Checkpoints">
-          <table class="plain-table">
+          <table class="plain-table whole-words">
             <thead><tr><th>path</th><th class="right">iteration</th><th class="right">size</th><th>state</th></tr></thead>
             <tbody>
               {[...checkpoints].reverse().slice(0, 500).map((c) => (
@@ -218,7 +226,7 @@ function AttemptsCard({ attempts }: { attempts: Attempt[] }) {
     <section class="card half">
       <h2>Attempts</h2>
       <div class="scroll-x" tabIndex={0} role="region" aria-label="Attempts">
-        <table class="plain-table">
+        <table class="plain-table whole-words">
           <thead><tr><th class="right">attempt</th><th>started</th><th>took</th><th>outcome</th><th>worker</th></tr></thead>
           <tbody>
             {attempts.map((a) => (

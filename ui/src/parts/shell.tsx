@@ -118,8 +118,8 @@ function Banner({ kind, children }: { kind: string; children: ComponentChildren 
 
 /** What is wrong, above everything else: connection, driver, damage. */
 export function Banners({ store }: { store: ExperimentStore }) {
-  const { experiment, error, connection } = store;
-  const damage = experiment?.damage ?? experiment?.journal_damage?.message;
+  const { experiment, connection } = store;
+  const { damage, problem } = store;
   return (
     <>
       {isReport() && (
@@ -134,7 +134,7 @@ export function Banners({ store }: { store: ExperimentStore }) {
         </Banner>
       )}
       {damage && <Banner kind="error"><span class="wrap"><strong>Damage</strong>{`: ${safe(damage, 1000)}`}</span></Banner>}
-      {error && <Banner kind="error"><span class="wrap">{safe(error, 1000)}</span></Banner>}
+      {problem && <Banner kind="error"><span class="wrap">{safe(problem, 1000)}</span></Banner>}
     </>
   );
 }
