@@ -1,13 +1,13 @@
 // What is around every chart: title, explanation, controls, a note, and the table behind it.
 import type { ComponentChildren } from "preact";
 import { experimentPath, getJson } from "../api";
-import { safe } from "../format";
+import { number, oneLine, safe } from "../format";
 import { Behind, type ChartTable } from "../parts/behind";
 import { Empty, Loading } from "../parts/small";
 import { type Resource, useResource } from "../resource";
 import { useStore } from "../store";
 
-interface FrameProps {
+export interface FrameProps {
   title: string;
   about: string;
   controls?: ComponentChildren;
@@ -33,9 +33,24 @@ export function ChartFrame({ title, about, controls, note, table, children }: Fr
   );
 }
 
+/** What the colours between best and worst mean. */
+export function ColourBar({ metric, mode, low, high }: { metric: string; mode: string | null; low: number; high: number }) {
+  const isMax = mode === "max";
+  const known = Number.isFinite(low) && Number.isFinite(high);
+  return (
+    <div class="colour-bar">
+      <span>{`best ${oneLine(metric, 40)}${known ? ` ${number(isMax ? high : low, 4)}` : ""}`}</span>
+      <span class="ramp" aria-hidden="true" />
+      <span>{`worst${known ? ` ${number(isMax ? low : high, 4)}` : ""}`}</span>
+      <span class="muted">{`(${isMax ? "higher" : "lower"} is better)`}</span>
+    </div>
+  );
+}
+
 /** Instead of a chart without points: the table is still on its way, or there is nothing in it. */
 export function NothingYet({ title = "Nothing to draw yet", children }: { title?: string; children?: ComponentChildren }) {
-  const { table } = useStore();
+  const { table, damage } = useStore();
+  if (table.version && damage) return <Empty title={title}><p class="wrap">{safe(damage, 1000)}</p></Empty>;
   return table.version ? <Empty title={title}>{children}</Empty> : <Loading what="Loading trials ..." />;
 }
 

@@ -1,19 +1,18 @@
 // Parallel coordinates on a canvas: one line per trial, at most a few thousand; the others as density between axes.
-import { useEffect, useMemo, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef, useState } from "preact/hooks";
 import { count as counted, number, oneLine } from "../format";
-import { useSize } from "../parts/small";
+import { Select, useSize } from "../parts/small";
 import { link } from "../route";
 import { useStore } from "../store";
 import { type Palette, rampAt, usePalette } from "../theme";
-import { ChartFrame, NothingYet } from "./frame";
+import { ChartFrame, ColourBar, NothingYet } from "./frame";
 import { useColumns } from "./history";
-import { type ParamAxis, axisOf, fractions, valueOf } from "./params";
+import { MAX_READ, type ParamAxis, axisOf, fractions, placeOf, valueOf } from "./params";
 import type { ChartProps } from "./registry";
 import { metricOf } from "./select";
 
 const MAX_LINES = 5000;
 const MAX_AXES = 9;
-const MAX_READ = 30;
 const BINS = 48;
 const MIN_GAP = 92;
 const HEIGHT = 420;
@@ -227,7 +226,7 @@ export function ParallelChart({ query, change }: ChartProps) {
       note={[
         `${counted(chosen)} of ${counted(table.rows)} trials selected.`,
         chosen > MAX_LINES ? `${counted(MAX_LINES)} are drawn as lines, the others as density.` : "",
-        left > 0 ? `${left} parameters are not shown: they do not vary, or there are too many.` : "",
+        left === 1 ? "1 parameter is not shown: it does not vary, or there are too many." : left > 1 ? `${counted(left)} parameters are not shown: they do not vary, or there are too many.` : "",
       ].join(" ")}
       table={{
         columns: [{ title: "trial" }, ...axes.map((axis) => ({ title: axis.name, right: !axis.categories }))],
@@ -236,11 +235,55 @@ export function ParallelChart({ query, change }: ChartProps) {
       }}
     >
       {table.rows && axes.length > 1 ? (
-        <Canvas scene={{ axes, passes, rows: table.rows, brushes, isMax: experiment!.mode === "max" }} onBrush={setBrush} />
+        <>
+          <Canvas scene={{ axes, passes, rows: table.rows, brushes, isMax: experiment!.mode === "max" }} onBrush={setBrush} />
+          {metric && <ColourBar metric={metric} mode={experiment!.mode} low={axes[axes.length - 1]!.min} high={axes[axes.length - 1]!.max} />}
+          <Ranges axes={axes} brushes={brushes} onBrush={setBrush} />
+        </>
       ) : (
         <NothingYet><p>Lines appear as soon as trials with parameters exist.</p></NothingYet>
       )}
     </ChartFrame>
+  );
+}
+
+/** The same ranges by keyboard: from and to of one axis. */
+function Ranges({ axes, brushes, onBrush }: { axes: Axis[]; brushes: Brushes; onBrush: (name: string, brush: [number, number] | null) => void }) {
+  const [name, setName] = useState("");
+  const axis = axes.find((each) => each.name === name) ?? axes[0]!;
+  const brush = brushes[axis.name];
+  const [from, to] = brush ?? [0, 1];
+  const set = (low: number, high: number) => {
+    const [a, b] = [Math.min(low, high), Math.max(low, high)].map((v) => Math.min(1, Math.max(0, v)));
+    onBrush(axis.name, a! <= 0 && b! >= 1 ? null : [a!, b!]);
+  };
+  return (
+    <div class="ranges" role="group" aria-label="Selection by numbers">
+      <Select label="range of" value={axis.name} options={axes.map((each) => each.name)} onChange={setName} />
+      <RangeEnd key={`${axis.name} from`} label="from" axis={axis} place={from} onChange={(v) => set(v, to)} />
+      <RangeEnd key={`${axis.name} to`} label="to" axis={axis} place={to} onChange={(v) => set(from, v)} />
+      {brush && <button type="button" onClick={() => onBrush(axis.name, null)}>{`All of ${oneLine(axis.name, 30)}`}</button>}
+    </div>
+  );
+}
+
+function RangeEnd({ label, axis, place, onChange }: { label: string; axis: Axis; place: number; onChange: (place: number) => void }) {
+  if (axis.categories) {
+    const last = axis.categories.length - 1;
+    const places = axis.categories.map((text, i): [string, string] => [String(i), text]);
+    const at = last ? (label === "from" ? Math.ceil(place * last - 1e-9) : Math.floor(place * last + 1e-9)) : 0;
+    return <Select label={label} value={String(at)} options={places} onChange={(v) => onChange(last ? Number(v) / last : 0)} />;
+  }
+  const shown = Number(valueOf(axis, place).toPrecision(6));
+  const change = (e: Event) => {
+    const given = (e.target as HTMLInputElement).valueAsNumber;
+    if (Number.isFinite(given)) onChange(placeOf(axis, given));
+  };
+  return (
+    <label class="field">
+      <span>{label}</span>
+      <input type="number" step={axis.whole ? 1 : "any"} value={shown} onChange={change} />
+    </label>
   );
 }
 

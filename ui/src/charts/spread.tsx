@@ -1,42 +1,53 @@
 // Charts about values: importance of parameters, slices, the distribution of results, the Pareto front.
 import { useMemo } from "preact/hooks";
 import { numberAt } from "../columns";
-import { number, oneLine } from "../format";
-import { Check, Select } from "../parts/small";
+import { number, oneLine, plural } from "../format";
+import { isReport } from "../api";
+import { Check, Empty, Select } from "../parts/small";
 import { link } from "../route";
 import { useStore } from "../store";
 import { ChartFrame, NothingYet, placeholder, useChart } from "./frame";
 import { useColumns } from "./history";
 import { circle, nearest, points, polyline } from "./paint";
-import { axisOf } from "./params";
+import { MAX_READ, axisOf, ordered, useVarying } from "./params";
 import { Plot, type PlotSpec, extent, limits, widened } from "./plot";
 import type { ChartProps } from "./registry";
 import { MetricSelect, ParamSelect, metricOf, metricsOf } from "./select";
 
 interface Importance {
   note?: string;
+  trials?: number;
   params?: { name: string; importance: number; trials?: number }[];
 }
+
+const LEAST_TRIALS = 10;
 
 export function ImportanceChart({ query, change }: ChartProps) {
   const store = useStore();
   const metric = metricOf(store, query.metric);
   const answer = useChart<Importance>("importance", { metric });
-  const params = answer.data?.params ?? [];
+  const varying = useVarying();
+  const judged = store.experiment!.params.slice(0, MAX_READ);
+  const listed = answer.data?.params ?? [];
+  const params = listed.filter(({ name }) => !varying || varying.includes(name) || !judged.includes(name));
+  const constant = listed.length - params.length;
+  const trials = answer.data?.trials ?? 0;
+  const isFew = trials < LEAST_TRIALS;
+  const hint = listed.length && isFew ? `${plural(trials, "trial")} with a result ${trials === 1 ? "is" : "are"} too few to say anything: ${LEAST_TRIALS} are needed.` : listed.length && !params.length ? "No parameter varies." : "Importance needs some trials that ended with different parameters.";
   const most = Math.max(1e-12, ...params.map((p) => p.importance));
   return (
     <ChartFrame
       title="Importance"
       about="How much of the difference between results each parameter explains."
       controls={<MetricSelect value={metric} onChange={(m) => change({ metric: m })} />}
-      note={answer.data?.note}
+      note={isFew ? null : [answer.data?.note, constant ? `${plural(constant, "parameter")} that ${constant === 1 ? "does" : "do"} not vary ${constant === 1 ? "is" : "are"} left out.` : ""].filter(Boolean).join(" ")}
       table={{
         columns: [{ title: "parameter", width: 200 }, { title: "importance", right: true }],
-        count: params.length,
+        count: isFew ? 0 : params.length,
         cell: (i, c) => (c ? number(params[i]!.importance, 4) : oneLine(params[i]!.name)),
       }}
     >
-      {placeholder(answer, !params.length, "Importance needs some trials that ended with different parameters.") ?? (
+      {placeholder(answer, isFew || !params.length, hint) ?? (
         <div class="bars" role="img" aria-label={`Importance: ${params.map((p) => `${oneLine(p.name, 40)} ${number(p.importance, 2)}`).join(", ")}`}>
           {params.map((p) => (
             <>
@@ -55,7 +66,8 @@ export function SliceChart({ query, change }: ChartProps) {
   const store = useStore();
   const { table, experiment } = store;
   const metric = metricOf(store, query.metric);
-  const param = query.x ?? experiment!.params[0] ?? "";
+  const varying = useVarying();
+  const param = query.x ?? ordered(experiment!.params, varying)[0] ?? "";
   const log = query.log === "1";
   useColumns(store, [`config/${param}`, `metric/${metric}`]);
   const { spec, kept } = useMemo(() => {
@@ -67,7 +79,7 @@ export function SliceChart({ query, change }: ChartProps) {
     const shown = { xs, ys, count: rows.length };
     const range = axis.categories ? { min: -0.6, max: axis.categories.length - 0.4 } : limits(xs, axis.log);
     const made: PlotSpec = {
-      x: { label: param, log: axis.log, categories: axis.categories ?? undefined, ...range },
+      x: { label: param, log: axis.log, whole: axis.whole && !axis.log, categories: axis.categories ?? undefined, ...range },
       y: { label: metric, log, ...limits(ys, log) },
       draw: (area) => points(area, shown, area.colors.series[0]!),
       hit: (area, left, top) => {
@@ -160,6 +172,8 @@ export function EdfChart({ query, change }: ChartProps) {
   );
 }
 
+type Mode = "min" | "max";
+
 interface Pareto {
   note?: string;
   x_mode?: string;
@@ -172,32 +186,38 @@ export function ParetoChart({ query, change }: ChartProps) {
   const known = metricsOf(store);
   const x = query.x ?? known[0] ?? "";
   const y = query.y ?? known.find((name) => name !== x && name !== "training_iteration") ?? known[1] ?? x;
-  const modes = { x_mode: query.x_mode ?? (x === store.experiment!.metric ? (store.experiment!.mode ?? "min") : "min"), y_mode: query.y_mode ?? "min" };
-  const answer = useChart<Pareto>("pareto", { x, y, ...modes });
+  const { metric, mode, modes: given } = store.experiment!;
+  const modeOf = (name: string): Mode | undefined => given?.[name] ?? (name === metric ? (mode ?? undefined) : undefined);
+  const modes = { x_mode: query.x_mode ?? modeOf(x), y_mode: query.y_mode ?? modeOf(y) };
+  const unknown = isReport() ? [] : [...new Set([modes.x_mode ? "" : x, modes.y_mode ? "" : y])].filter(Boolean);
+  const answer = useChart<Pareto>("pareto", { x, y, x_mode: modes.x_mode ?? "min", y_mode: modes.y_mode ?? "min" });
+  if (isReport()) Object.assign(modes, { x_mode: answer.data?.x_mode, y_mode: answer.data?.y_mode });
   const list = answer.data?.points ?? [];
   const spec = useMemo(() => paretoSpec(list, x, y, store.id), [answer.data, x, y]);
-  const front = list.filter((p) => p[3]);
-  const modeOptions: [string, string][] = [["min", "minimize"], ["max", "maximize"]];
+  const front = unknown.length ? [] : list.filter((p) => p[3]);
+  const modeOptions = (chosen: string | undefined): [string, string][] => [...(chosen ? [] : [["", "choose"] as [string, string]]), ["min", "minimize"], ["max", "maximize"]];
   return (
     <ChartFrame
       title="Pareto front"
       about="Trials for which no other trial is better in both metrics."
       controls={
         <>
-          <MetricSelect label="x" value={x} onChange={(v) => change({ x: v })} />
-          <Select label="mode" value={modes.x_mode} options={modeOptions} onChange={(v) => change({ x_mode: v })} />
-          <MetricSelect label="y" value={y} onChange={(v) => change({ y: v })} />
-          <Select label="mode" value={modes.y_mode} options={modeOptions} onChange={(v) => change({ y_mode: v })} />
+          <MetricSelect label="x" value={x} onChange={(v) => change({ x: v, x_mode: undefined })} />
+          <Select label="mode" value={modes.x_mode ?? ""} options={modeOptions(modes.x_mode)} onChange={(v) => change({ x_mode: v })} />
+          <MetricSelect label="y" value={y} onChange={(v) => change({ y: v, y_mode: undefined })} />
+          <Select label="mode" value={modes.y_mode ?? ""} options={modeOptions(modes.y_mode)} onChange={(v) => change({ y_mode: v })} />
         </>
       }
-      note={answer.data?.note ?? (list.length ? `${front.length} of ${list.length} trials are on the front.` : null)}
+      note={unknown.length ? null : answer.data?.note ?? (list.length ? `${front.length} of ${list.length} trials are on the front.` : null)}
       table={{
         columns: [{ title: "trial on the front" }, { title: x, right: true }, { title: y, right: true }],
         count: front.length,
         cell: (i, c) => (c ? number(front[i]![c] as number, 7) : front[i]![0]),
       }}
     >
-      {placeholder(answer, !list.length, "The front needs trials that report two metrics.") ?? (
+      {unknown.length ? (
+        <Empty title="Which is better?"><p>{`Choose minimize or maximize for ${unknown.map((name) => oneLine(name, 60)).join(" and ")}.`}</p></Empty>
+      ) : placeholder(answer, !list.length, "The front needs trials that report two metrics.") ?? (
         <Plot spec={spec} height={420} summary={`Pareto front of ${x} and ${y}: ${front.length} trials`} />
       )}
     </ChartFrame>
