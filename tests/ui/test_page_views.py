@@ -180,3 +180,4 @@ def test_population_shows_who_copied_whom(serve: Serve, trained: Trained, open_p
     assert "Not available" not in page.text()
     page.see("copies", ".chart-note")
     page.see("Schedule", "h2")
+    page.until("document.querySelectorAll('details.behind').length === 2")

@@ -1,13 +1,13 @@
 // Population based training: who copied whom from which checkpoint, and how a parameter changed over time.
 import { useMemo } from "preact/hooks";
-import { clock, number, oneLine, value as valueText } from "../format";
+import { clock, configValue, number, oneLine } from "../format";
 import { Select } from "../parts/small";
 import { link } from "../route";
 import { useStore } from "../store";
 import type { Config } from "../types";
 import { ChartFrame, placeholder, useChart } from "./frame";
 import { begin, circle, finish } from "./paint";
-import { type Area, Plot, type PlotSpec, extent, widened } from "./plot";
+import { type Area, Plot, type PlotSpec, around, extent, widened } from "./plot";
 import type { ChartProps } from "./registry";
 
 type Segment = [start: number, end: number | null, from: number, to: number, config: Config];
@@ -62,7 +62,7 @@ function treeSpec(nodes: Node[], edges: Edge[], now: number, experiment: string)
   const laneOf = new Map(nodes.map((node, lane) => [node.trial_id, lane]));
   const times = nodes.flatMap((node) => node.segments.flatMap(([a, b]) => [a, b ?? now]));
   return {
-    x: { label: "", time: true, ...widened(...extent(times)) },
+    x: { label: "", time: true, ...around(...extent(times)) },
     y: { label: "", categories: nodes.map((node) => node.trial_id), min: -0.7, max: nodes.length - 0.3 },
     draw: (area) => drawTree(area, nodes, edges, laneOf, now),
     hit: (area, left, top) => {
@@ -74,7 +74,7 @@ function treeSpec(nodes: Node[], edges: Edge[], now: number, experiment: string)
       const lane = nodes.findIndex((_n, i) => Math.abs(area.y(i) - top) < 9);
       const segment = nodes[lane]?.segments.find(([a, b]) => left >= area.x(a) && left <= area.x(b ?? now));
       if (!segment) return null;
-      const config = Object.entries(segment[4] ?? {}).slice(0, 6).map(([k, v]) => `${oneLine(k, 24)} ${valueText(v, 24)}`);
+      const config = Object.entries(segment[4] ?? {}).slice(0, 6).map(([k, v]) => `${oneLine(k, 24)} ${configValue(v, 24)}`);
       const id = nodes[lane]!.trial_id;
       return { x: left, y: area.y(lane), lines: [id, `iterations ${segment[2]} to ${segment[3]}`, ...config], href: link(experiment, ["trials", id]) };
     },
@@ -122,12 +122,13 @@ export function LineageChart({ query, change }: ChartProps) {
   const param = query.param ?? params[0] ?? "";
   const tree = useMemo(() => (nodes.length ? treeSpec(nodes, edges, now, store.id) : null), [answer.data]);
   const schedule = useMemo(() => scheduleSpec(nodes, param, store.id), [answer.data, param]);
+  const steps = useMemo(() => [...nodes].reverse().flatMap((node) => node.segments.map((segment) => ({ id: node.trial_id, segment }))), [nodes]);
   return (
     <>
       <ChartFrame
         title="PBT lineage"
         about="Each lane is a trial; a dashed line shows which trial it copied, from which checkpoint."
-        note={answer.data?.note ?? (edges.length ? `${edges.length} copies.` : null)}
+        note={answer.data?.note ?? (edges.length ? `${edges.length} ${edges.length === 1 ? "copy" : "copies"}.` : null)}
         table={{
           columns: [{ title: "time", width: 170 }, { title: "trial" }, { title: "copied" }, { title: "checkpoint", width: 170 }, { title: "iteration", right: true }],
           count: edges.length,
@@ -147,6 +148,14 @@ export function LineageChart({ query, change }: ChartProps) {
             title="Schedule"
             about="The value of a parameter over the iterations of each trial."
             controls={<Select label="parameter" value={param} options={params} onChange={(v) => change({ param: v })} />}
+            table={{
+              columns: [{ title: "trial" }, { title: "from iteration", right: true }, { title: "to iteration", right: true }, { title: param, right: true }],
+              count: steps.length,
+              cell: (i, c) => {
+                const { id, segment } = steps[i]!;
+                return [id, String(segment[2]), String(Math.max(segment[3], segment[2])), configValue(segment[4]?.[param])][c]!;
+              },
+            }}
           >
             <Plot spec={schedule} height={340} summary={`Schedule of ${oneLine(param, 60)} in ${nodes.length} trials`} />
           </ChartFrame>

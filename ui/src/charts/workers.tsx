@@ -12,7 +12,40 @@ type Span = [start: number, end: number | null, trial: string, attempt: number, 
 
 interface Workers {
   note?: string;
-  workers?: { name: string; spans: Span[]; busy_s?: number; idle_s?: number }[];
+  workers?: Worker[];
+}
+
+interface Worker {
+  name: string;
+  host?: string | null;
+  /** The slot that the worker had: the processes that followed one another in it are one line. */
+  lane?: number | string | null;
+  spans: Span[];
+  busy_s?: number;
+  idle_s?: number;
+}
+
+/** One line for each slot, in the order of their numbers; one for each process where slots are not known. */
+export function lanesOf(workers: Worker[]): Worker[] {
+  const hosts = new Set(workers.map((worker) => worker.host ?? ""));
+  const lanes = new Map<string, Worker>();
+  for (const worker of workers) {
+    const { lane, host } = worker;
+    const isKnown = lane !== null && lane !== undefined;
+    const key = isKnown ? JSON.stringify([host ?? "", lane]) : worker.name;
+    const slot = typeof lane === "number" ? `slot ${lane}` : String(lane);
+    const name = isKnown ? (hosts.size > 1 && host ? `${host} ${slot}` : slot) : worker.name;
+    const before = lanes.get(key);
+    if (!before) lanes.set(key, { ...worker, name });
+    else {
+      before.spans = [...before.spans, ...worker.spans].sort((a, b) => a[0] - b[0]);
+      before.busy_s = (before.busy_s ?? 0) + (worker.busy_s ?? 0);
+      before.idle_s = (before.idle_s ?? 0) + (worker.idle_s ?? 0);
+    }
+  }
+  const found = [...lanes.values()];
+  if (!found.every(({ lane }) => typeof lane === "number")) return found;
+  return found.sort((a, b) => (a.host ?? "").localeCompare(b.host ?? "") || Number(a.lane) - Number(b.lane));
 }
 
 const OUTCOMES = ["done", "running", "failed", "interrupted", "stopped", "paused"];
@@ -49,7 +82,7 @@ function drawSpans(area: Area, workers: { spans: Span[] }[], now: number): void 
 export function WorkersChart(_: ChartProps) {
   const store = useStore();
   const answer = useChart<Workers>("workers", {});
-  const workers = useMemo(() => [...(answer.data?.workers ?? [])].reverse(), [answer.data]);
+  const workers = useMemo(() => lanesOf(answer.data?.workers ?? []).reverse(), [answer.data]);
   const spans = useMemo(() => workers.flatMap((w) => w.spans.map((span) => ({ worker: w.name, span }))), [answer.data]);
   const now = store.experiment!.state === "running" ? Date.now() / 1000 : (store.experiment!.last_event_at ?? 0);
   const { spec, idle } = useMemo(() => {
@@ -74,7 +107,7 @@ export function WorkersChart(_: ChartProps) {
   return (
     <ChartFrame
       title="Workers"
-      about="Which trial ran on which worker, and when. Gaps are idle time."
+      about="Which trial ran on which worker, and when. Each line is a place for one worker; gaps are idle time."
       note={answer.data?.note ?? (workers.length ? `Workers were idle for ${Math.round(100 * idle)} % of the time.` : null)}
       table={{
         columns: [{ title: "worker" }, { title: "trial" }, { title: "attempt", right: true, width: 80 }, { title: "outcome" }, { title: "start", width: 170 }, { title: "duration" }],
