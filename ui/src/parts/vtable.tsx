@@ -122,7 +122,7 @@ function Head({ columns, sort, onSort }: Props) {
                 (column.sortable && onSort ? (
                   <button type="button" onClick={() => onSort(column.key)}>
                     <span class="clip">{column.title}</span>
-                    <span aria-hidden="true">{sorted ? (sort!.descending ? "↓" : "↑") : ""}</span>
+                    {sorted && <span aria-hidden="true">{sort!.descending ? "↓" : "↑"}</span>}
                   </button>
                 ) : (
                   <span class="clip">{column.title}</span>
