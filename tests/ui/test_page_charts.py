@@ -1,0 +1,266 @@
+"""What charts and cards say: parameters that do not vary, trials that ended as they should, values that are None."""
+
+from __future__ import annotations
+
+import json
+from array import array
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+from opened import Opened
+from ui_clients import LiveServer
+from written import Written, write_trials
+
+from holdfast.core.events import ErrorFacts
+from holdfast.results.packing import MISSING, PackedColumn, pack, unpack
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Route
+
+Serve = Callable[[Path], LiveServer]
+Open = Callable[..., Opened]
+
+CANVAS = ".chart canvas"
+DAMAGED = "Record 12 of the journal does not match its checksum. Nothing was overwritten."
+
+pytestmark = pytest.mark.slow
+
+
+def _loss(n: int, step: int) -> dict[str, float]:
+    return {"loss": 1 / step + n / 100, "size": float(n * step)}
+
+
+@pytest.fixture(scope="module")
+def varied(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> LiveServer:
+    """Twelve trials: `steps` is the same in all, some came to their full budget, one was killed by a signal."""
+    trials = [
+        Written(
+            {"steps": 12, "lr": 0.001 * (n + 1), "layers": n % 4 + 1, "act": ("relu", None, "gelu")[n % 3]},
+            [_loss(n, step) for step in range(1, 5)],
+            reason="reached max_t" if n % 2 else "behind at rung 3",
+            error=ErrorFacts(message="killed by SIGKILL") if n == 11 else None,
+        )
+        for n in range(12)
+    ]
+    return serve(write_trials(tmp_path_factory.mktemp("varied") / "varied", trials))
+
+
+@pytest.fixture(scope="module")
+def alike(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> LiveServer:
+    """Four trials with one configuration and one result; a scheduler stopped all of them."""
+    trials = [Written({"lr": 0.1, "layers": 2}, [{"loss": 0.5, "size": 1.0}], "behind at rung 1") for _ in range(4)]
+    return serve(write_trials(tmp_path_factory.mktemp("alike") / "alike", trials))
+
+
+def _replaced(page: Opened, part: str, change: Callable[[Any], Any]) -> None:
+    """From now on this part of the API answers with something else."""
+
+    def answer(route: Route) -> None:
+        route.fulfill(json=change(route.fetch().json()))
+
+    page.page.route(f"**/api/experiments/*{part}", answer)
+
+
+def _refused(page: Opened, part: str) -> None:
+    page.expected.append("409")
+    body = json.dumps({"error": DAMAGED})
+    page.page.route(
+        f"**/api/experiments/*{part}",
+        lambda route: route.fulfill(status=409, body=body, content_type="application/json"),
+    )
+
+
+def test_parameters_that_do_not_vary(varied: LiveServer, alike: LiveServer, open_page: Open) -> None:
+    """An axis whose ends are the same had no end of ticks: the page stood still, and said RangeError."""
+    page = open_page(varied.address, "#/charts/contour")
+    page.page.wait_for_selector(CANVAS)
+    chosen = "[...document.querySelectorAll('.chart-controls select')].map((each) => each.value).join()"
+    assert page.page.evaluate(chosen) == "lr,layers,loss"
+    page.see("lower is better", ".colour-bar")
+    page.see("interpolated", ".chart-note")
+    page.go("#/charts/contour?x=lr&y=steps")
+    page.page.wait_for_selector(CANVAS)
+    page.see("All trials have the same steps", ".chart-note")
+    page.go("#/charts/slice?x=steps")
+    page.page.wait_for_selector(CANVAS)
+    page.go("#/charts/importance")
+    page.see("1 parameter that does not vary is left out", ".chart-note")
+    page.unsee("steps", ".bars .name")
+
+    page = open_page(alike.address, "#/charts/contour")
+    page.see("Nothing varies", ".empty")
+    for chart in ("history", "history?x=time", "curves", "slice", "edf", "edf?log=1", "pareto?x_mode=min&y_mode=max"):
+        page.go(f"#/charts/{chart}")
+        page.page.wait_for_selector(CANVAS)
+    page.go("#/charts/importance")
+    page.see("4 trials with a result are too few", ".empty")
+    page.go("#/charts/parallel")
+    page.page.wait_for_selector("canvas")
+
+
+def test_a_budget_that_is_used_up_is_no_early_stop(varied: LiveServer, alike: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/charts/curves")
+    page.see("12 trials; 6 stopped early (○), 1 failed", ".chart-note")
+    page.page.get_by_label("hide early-stopped and failed").check()
+    page.see("7 are hidden", ".chart-note")
+    page = open_page(alike.address, "#/charts/curves?show=finished")
+    page.see("The filter hides 4 trials", ".empty")
+    page.unsee("Nothing to draw yet", ".empty")
+
+
+def test_damage_is_said_where_it_matters(varied: LiveServer, open_page: Open) -> None:
+    """Damage may be found long after the page was opened: by the first question that reads all reports."""
+    page = open_page(varied.address, "#/trials")
+    for part in ("/curves?*", "/charts/**", "/trials/*/story"):
+        _refused(page, part)
+    page.page.evaluate("location.hash = '#/'")
+    page.see(DAMAGED, ".empty")
+    page.see(DAMAGED, ".banner")
+    page.unsee("Loading curves", "main")
+    for route in ("charts/curves", "charts/edf", "compare?trials=abcde_00000,abcde_00001", "trials/abcde_00000"):
+        page.page.evaluate(f"location.hash = '#/{route}'")
+        page.see(DAMAGED, ".empty")
+        page.unsee("No report yet", "main")
+    page.see(DAMAGED, "main section p.muted")
+    _replaced(page, "", lambda found: found | {"damage": DAMAGED})
+    page.go("#/")
+    page.see(f"Damage: {DAMAGED}", ".banner")
+    assert page.page.locator(".banner", has_text=DAMAGED).count() == 1
+
+
+def test_none_is_a_value(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/")
+    page.see("relu, gelu, None", "dd")
+    page.see("1 to 8, whole", "dd")
+    page.see("killed by a signal", "main strong")
+    page.go("#/trials/abcde_00001")
+    page.see("None", ".facts dd")
+
+    def with_none(route: Route) -> None:
+        head, columns = unpack(route.fetch().body())
+        act = columns["config/act"]
+        codes = array("I", [2 if code == MISSING else code for code in act.data])
+        columns["config/act"] = PackedColumn("config/act", codes, ["relu", "gelu", None])
+        more = {key: value for key, value in head.items() if key not in ("rows", "columns")}
+        route.fulfill(body=pack(columns.values(), head["rows"], **more))
+
+    page.page.route("**/api/experiments/*/columns?*config%2Fact*", with_none)
+    page.go("#/trials")
+    page.page.reload()
+    page.see("None", ".vrow")
+    page.go("#/compare?trials=abcde_00000,abcde_00001")
+    page.see("None", "td")
+    page.go("#/charts/slice?x=act")
+    page.page.locator("details.behind summary").click()
+    page.see("None", "details.behind [role=cell]")
+    page.go("#/trials/abcde_00011")
+    page.see("killed by a signal: killed by SIGKILL", "main p")
+
+
+def test_output_opens_at_its_end(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/")
+    lines = [f"line {n}" for n in range(300)]
+    page.page.route("**/trials/*/log?*", lambda route: route.fulfill(json={"lines": lines, "truncated": False}))
+    page.go("#/trials/abcde_00001")
+    page.see("line 299", "pre")
+    left = "(p => p.scrollHeight > 2 * p.clientHeight ? p.scrollHeight - p.scrollTop - p.clientHeight : -1)"
+    page.until(f"(left => left >= 0 && left < 2)({left}(document.querySelector('pre')))")
+
+
+def test_toast_is_as_dark_as_the_page_behind_its_text(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/", theme="dark")
+    colour = """() => {
+      const toast = document.createElement("p");
+      toast.className = "toast";
+      document.querySelector(".page-head > div").append(toast);
+      return getComputedStyle(toast).color;
+    }"""
+    assert page.page.evaluate(colour) == "rgb(14, 19, 21)"
+
+
+def test_ranges_of_parallel_coordinates_by_keyboard(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/charts/parallel")
+    page.see("1 parameter is not shown", ".chart-note")
+    page.see("lower is better", ".colour-bar")
+    page.page.get_by_label("range of").select_option("layers")
+    page.page.get_by_label("from").fill("3")
+    page.page.get_by_label("from").press("Enter")
+    page.see("6 of 12 trials selected", ".chart-note")
+    page.page.get_by_role("button", name="All of layers").click()
+    page.see("12 of 12 trials selected", ".chart-note")
+
+
+def test_every_chart_has_its_data_as_a_table(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/")
+    page.until("document.querySelectorAll('details.behind').length === 2")
+    page.go("#/compare?trials=abcde_00000,abcde_00001")
+    page.page.locator("details.behind summary").click()
+    page.see("abcde_00001 loss", "details.behind")
+
+
+def test_direction_of_a_metric_is_asked_for(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/charts/pareto")
+    page.see("Choose minimize or maximize for size", ".empty")
+    page.page.get_by_label("mode").nth(1).select_option("max")
+    page.see("trials are on the front", ".chart-note")
+    page.page.unroute_all()
+    _replaced(page, "", lambda found: found | {"modes": {"size": "max"}})
+    page.go("#/charts/pareto")
+    page.page.reload()
+    page.see("trials are on the front", ".chart-note")
+
+
+def test_recovery_in_words(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/")
+    kinds = ("driver_lost", "takeover", "rewind", "crash")
+    events = [{"time": 1_700_000_010 + k, "kind": kind, "text": "it", "lost_s": 0} for k, kind in enumerate(kinds)]
+    sums = {kind: {"count": 1, "lost_s": 0.0} for kind in kinds}
+    _replaced(page, "/charts/recovery", lambda found: found | {"events": events, "by_kind": sums, "lost_s": 0})
+    page.go("#/charts/recovery")
+    page.page.wait_for_selector(CANVAS)
+    for words in ("not resumed yet", "take-over", "iterations thrown away", "failed for good", "not run again"):
+        page.see(words, ".tile")
+    page.unsee("nothing lost", ".tile")
+
+
+def test_workers_of_one_slot_are_one_line(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/")
+    begin = 1_700_000_000
+    workers = [
+        {"name": f"node:{n}", "host": "node", "pid": n, "lane": n % 2, "busy_s": 9, "idle_s": 1,
+         "spans": [[begin + 10 * n, begin + 10 * n + 9, f"abcde_{n:05d}", 1, "done"]]}
+        for n in range(6)
+    ]  # fmt: skip
+    _replaced(page, "/charts/workers", lambda found: found | {"workers": workers})
+    page.go("#/charts/workers")
+    page.page.wait_for_selector("[aria-label='Timeline of 2 workers with 6 attempts'] canvas")
+
+
+def test_state_of_an_experiment_that_cannot_be_read(varied: LiveServer, open_page: Open) -> None:
+    states = [
+        {"id": "a", "name": "newer", "path": "/x/newer", "state": "newer format", "error": "Written by 9.0."},
+        {"id": "b", "name": "moved", "path": "/x/moved", "state": "not found", "error": "There is nothing."},
+        {"id": "c", "name": "cut", "path": "/x/cut", "state": "finished", "damage": DAMAGED},
+    ]
+    page = open_page(varied.address, "#/")
+    page.page.route("**/api/experiments", lambda route: route.fulfill(json=states))
+    page.page.goto("about:blank")
+    page.go("#/")
+    page.see("newer format", ".pill")
+    page.see("not found", ".pill")
+    page.see("damaged", ".pill")
+    page.see(DAMAGED, ".problem")
+
+
+def test_words_of_durability_and_uploads(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/")
+    page.see("a power cut would lose nothing", ".tile")
+    waiting = {"checkpoints": 14, "bytes": 123_456_789_000, "oldest_s": 3.0, "waiting_since": None}
+    _replaced(page, "", lambda found: found | {"backlog": waiting, "state": "interrupted", "why": "x"})
+    page.page.reload()
+    page.see("not uploaded: no driver runs", ".tile")
+    page.unsee("on the way", ".tile")
+    cut = "[...document.querySelectorAll('.tile dd')].filter((e) => e.scrollWidth > e.clientWidth).length"
+    assert page.page.evaluate(cut) == 0
