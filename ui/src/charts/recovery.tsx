@@ -19,8 +19,6 @@ interface RecoveryEvent {
 interface Recovery {
   note?: string;
   events?: RecoveryEvent[];
-  /** The present of an experiment that runs, else its last moment. */
-  end?: number;
   lost_s?: number;
   by_kind?: Record<string, { count: number; lost_s: number }>;
 }
@@ -81,12 +79,12 @@ function shape(c: CanvasRenderingContext2D, mark: Mark, x: number, y: number, r:
   c.fill();
 }
 
-/** An event that is not over lasts until now. */
-function drawEvents(area: Area, events: RecoveryEvent[], lanes: string[], now: number): void {
+/** A driver that nobody has resumed is gone until the end of the axis. */
+function drawEvents(area: Area, events: RecoveryEvent[], lanes: string[]): void {
   const c = area.context;
   for (const event of events) {
     const [x, y] = [area.x(event.time), area.y(lanes.indexOf(event.kind))];
-    const until = isOpen(event) ? area.x(now) : event.end ? area.x(event.end) : x;
+    const until = isOpen(event) ? area.left + area.width : event.end ? area.x(event.end) : x;
     c.fillStyle = colorOf(event.kind, area.colors);
     c.globalAlpha = 0.35;
     c.fillRect(x, y - 5 * area.ratio, Math.max(0, until - x), 10 * area.ratio);
@@ -98,12 +96,12 @@ function drawEvents(area: Area, events: RecoveryEvent[], lanes: string[], now: n
 
 const isOpen = (event: RecoveryEvent): boolean => event.kind === "driver_lost" && !event.end;
 
-function specOf(events: RecoveryEvent[], lanes: string[], experiment: string, now: number): PlotSpec {
+function specOf(events: RecoveryEvent[], lanes: string[], experiment: string): PlotSpec {
   const times = events.flatMap((event) => [event.time, event.end ?? event.time]);
   return {
     x: { label: "", time: true, ...around(...extent(times)) },
     y: { label: "", categories: lanes.map((kind) => `${SIGNS[kindOf(kind).mark]} ${wordOf(kind)}`), min: -0.7, max: lanes.length - 0.3 },
-    draw: (area) => drawEvents(area, events, lanes, Math.max(now, ...times.slice(0, 1))),
+    draw: (area) => drawEvents(area, events, lanes),
     hit: (area, left, top) => {
       let [found, best] = [null as RecoveryEvent | null, 18];
       for (const event of events) {
@@ -128,7 +126,7 @@ export function RecoveryChart(_: ChartProps) {
     const present = new Set(events.map((e) => e.kind));
     return [...new Set([...Object.keys(KINDS), ...present])].filter((kind) => present.has(kind)).reverse();
   }, [answer.data]);
-  const spec = useMemo(() => (events.length ? specOf(events, lanes, store.id, answer.data?.end ?? 0) : null), [answer.data]);
+  const spec = useMemo(() => (events.length ? specOf(events, lanes, store.id) : null), [answer.data]);
   const lost = answer.data?.lost_s ?? events.reduce((sum, event) => sum + (event.lost_s ?? 0), 0);
   const kinds = Object.entries(answer.data?.by_kind ?? {});
   return (
