@@ -13,7 +13,7 @@ from holdfast.journal.log import Journal
 
 START = 1_700_000_000.0
 TURN_S = 10.0
-SPACE = {
+SPACE: dict[str, Any] = {
     "lr": {"kind": "float", "lower": 0.001, "upper": 0.3, "log": True},
     "layers": {"kind": "int", "lower": 1, "upper": 9, "log": False},
     "act": {"kind": "choice", "options": ["relu", "gelu", None]},
