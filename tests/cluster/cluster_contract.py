@@ -46,6 +46,9 @@ class Machines:
     def lose(self) -> None:
         self._have("lose")
 
+    def lose_all(self) -> None:
+        self._have("lose all")
+
     def _have(self, what: str) -> None:
         fresh = self._ask.with_suffix(".new")
         fresh.write_text(what)

@@ -101,6 +101,11 @@ class Loopback:
         self.kill_porter(name)
         self._say(ray.NodesSeen(self._seen()))
 
+    def lose_all(self) -> None:
+        """All porters end; others are started soon."""
+        for name in list(self._nodes):
+            self.kill_porter(name)
+
     @contextlib.contextmanager
     def without(self, name: str) -> Iterator[None]:
         """The cluster drops a node, whose processes live, and takes it back."""

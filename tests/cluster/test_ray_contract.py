@@ -19,8 +19,11 @@ def test_the_contracts_on_ray(cluster: RayHosts) -> None:
         return ask.exists() or "RESULT " in log.read_text()
 
     while experiment.wait_for(asks_or_ends, "word of the contract", 300.0) and ask.exists():
-        if ask.read_text() == "lose":
+        asked = ask.read_text()
+        if asked == "lose":
             cluster.hosts.crash("b")
+        elif asked == "lose all":
+            cluster.hosts.run("a", "pkill", "-9", "-f", "cluster[.]porter")
         else:
             cluster.up("b")
         ask.unlink()

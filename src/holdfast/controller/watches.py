@@ -12,6 +12,7 @@ from holdfast.core import observations as ob
 from holdfast.core.policies import StopRule
 from holdfast.core.state import UNIT, DriverMemory, State, units
 from holdfast.core.user_asked import is_stopping_all
+from holdfast.display.words import plural
 
 LOOK_EVERY_S = 0.2
 MEASURE_EVERY_S = 5.0
@@ -191,7 +192,12 @@ class ResourceWatch:
     def look(self, at: float) -> None:
         """Warn if the first waiting trial cannot start although nothing else is running."""
         state, capacity = self._state, self._memory.capacity
-        if state.running or not state.pending or not capacity or at < self._next:
+        if at < self._next:
+            return
+        if self._elsewhere and not capacity:
+            self._tell_all_lost(at)
+            return
+        if state.running or not state.pending or not capacity:
             return
         trial = state.trials[state.pending[0]]
         wanted = units(trial.request)
@@ -211,6 +217,17 @@ class ResourceWatch:
             "Ask for less with tune.with_resources(...), or declare more with RunConfig(engine=LocalEngine(...)). "
             "Waiting; Ctrl+C ends the run."
         )
+
+    def _tell_all_lost(self, at: float) -> None:
+        """Trials that have been given to the engine wait as well: nothing can run."""
+        count = len(self._state.running) + len(self._state.pending)
+        if count:
+            self._next = at + self._every_s
+            waiting = f"{plural(count, 'trial')} {'waits' if count == 1 else 'wait'}"
+            self._warn(
+                f"All machines of the cluster are lost, and {waiting} for one. Trials start when one comes back "
+                "or joins; Ctrl+C ends the run."
+            )
 
 
 def _shown(amounts: dict[str, int]) -> str:

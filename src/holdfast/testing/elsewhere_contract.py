@@ -39,6 +39,9 @@ class Machines(Protocol):
     def lose(self) -> None:
         """Lose that machine, with everything on it."""
 
+    def lose_all(self) -> None:
+        """Lose all other machines at once, in a way that lets them be used again after a few seconds."""
+
 
 MakeMachines = Callable[[], Machines]
 
@@ -50,6 +53,19 @@ def check_capacity_shrinks_with_a_lost_machine(make: MakeMachines) -> None:
         driver.until(lambda: [o for o in driver.seen if isinstance(o, Capacity) and o.resources["CPU"] < before])
         left = next(o for o in reversed(driver.seen) if isinstance(o, Capacity))
         assert all(size.get(name, 0.0) <= left.resources[name] for size in left.machines for name in size)
+        driver.launch(0, ["report", {}])
+        assert isinstance(driver.end_of(0), Returned)
+
+
+def check_the_last_machine_is_used_again_after_all_were_lost(make: MakeMachines) -> None:
+    """The core must hear of both: otherwise it would start nothing any more."""
+    with _driving(make) as (machines, driver):
+        before = driver.first(Capacity).resources["CPU"]
+        machines.lose()
+        driver.until(lambda: _newest_capacity(driver).resources["CPU"] < before)
+        machines.lose_all()
+        driver.until(lambda: not _newest_capacity(driver).resources.get("CPU"))
+        driver.until(lambda: _newest_capacity(driver).resources.get("CPU"))
         driver.launch(0, ["report", {}])
         assert isinstance(driver.end_of(0), Returned)
 
@@ -150,6 +166,10 @@ def _driving(make: MakeMachines) -> Iterator[tuple[Machines, ContractDriver]]:
         yield machines, driver
 
 
+def _newest_capacity(driver: ContractDriver) -> Capacity:
+    return next(o for o in reversed(driver.seen) if isinstance(o, Capacity))
+
+
 def _stage(machines: Machines, driver: ContractDriver) -> str:
     """Have an attempt on the machine that may be lost seal a stage; returns the trial's directory."""
     driver.answers[0, 1] = ""
@@ -173,6 +193,7 @@ def _bring(engine: Engine, trial_dir: str) -> None:
 
 CHECKS: list[Callable[[MakeMachines], None]] = [
     check_capacity_shrinks_with_a_lost_machine,
+    check_the_last_machine_is_used_again_after_all_were_lost,
     check_an_attempt_without_a_machine_says_that_it_waits,
     check_the_attempts_of_a_lost_machine_are_told_once,
     check_a_stage_is_brought_while_its_attempt_runs,

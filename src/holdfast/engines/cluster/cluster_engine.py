@@ -84,6 +84,7 @@ class ClusterEngine(WorkerEngine):
         self._queue = AttemptQueue(self._idle, self._give, self._refuse, settings.spares)
         self._deliveries: Deliveries | None = None
         self._capacity = Capacity({})
+        self._is_open = False  # until then capacity only grows, and is told once
         self._marker = Path(files.root) / _MARKER.format(self._run_id)
         self._collected_at = time.monotonic()
 
@@ -164,8 +165,8 @@ class ClusterEngine(WorkerEngine):
         except BaseException:
             self.close()
             raise
-        # What was told while nodes came, one after the other, would look as if some had been lost.
-        self._ready = [self._capacity, *(word for word in self._ready if not isinstance(word, Capacity))]
+        self._is_open = True
+        self._ready.insert(0, self._capacity)
 
     def poll(self, timeout_s: float) -> Sequence[Observation]:
         """What happened; files of running trials are brought now and then."""
@@ -404,9 +405,8 @@ class ClusterEngine(WorkerEngine):
         usable = [node.facts.resources for node in pool.nodes.values() if node.usable]
         offer = Capacity(sum_of(usable), sizes_of(usable))
         if offer != self._capacity:
-            first = not self._capacity.resources
             self._capacity = offer
-            if not first:
+            if self._is_open:
                 self._ready.append(offer)
             self._launch_waiting()
 
