@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import select
 import socket
 import sys
 import threading
@@ -22,7 +23,7 @@ from typing import Any
 import msgspec
 
 from holdfast import _version
-from holdfast.engines import process_tree
+from holdfast.engines import kernel, process_tree
 from holdfast.engines.cluster import bridge_messages as say
 from holdfast.engines.cluster.actor_worker import WorkerPlan
 from holdfast.engines.cluster.handshake import frame, receive_frame
@@ -30,6 +31,8 @@ from holdfast.engines.cluster.node_messages import PorterPlan
 
 LOOK_S = 1.0
 """How often the cluster is asked for its nodes."""
+
+REACH_S = 5.0
 
 TOKEN_ADVICE = (
     "The cluster's nodes do not agree on authentication: set RAY_AUTH_MODE=token and give every node and this machine "
@@ -267,10 +270,35 @@ def _why_not(address: str, error: Exception) -> str:
     )
 
 
+def _is_heard(address: str) -> bool:
+    """Whether anybody listens at an address."""
+    host, _, port = address.rpartition(":")
+    try:
+        socket.create_connection((host, int(port)), REACH_S).close()
+    except (OSError, ValueError):
+        return False
+    return True
+
+
+def hang_up_with(driver: int, sock: socket.socket) -> None:
+    """End the connection when the driver's process has ended: others may have a copy of its end of it."""
+    pidfd = kernel.open_pidfd(driver)
+    if pidfd is not None:
+        poll = select.poll()
+        poll.register(pidfd, select.POLLIN)
+        poll.poll()
+        os.close(pidfd)
+    elif not hasattr(os, "pidfd_open") or process_tree.is_running(driver):
+        return  # the end of the connection has to do
+    with contextlib.suppress(OSError):
+        sock.shutdown(socket.SHUT_RDWR)
+
+
 def main() -> None:
     """Entry of the bridge as a process of its own; its connection is a descriptor that it inherits."""
     sock = socket.socket(fileno=int(sys.argv[1]))
     sock.set_inheritable(False)
+    threading.Thread(target=hang_up_with, args=(int(sys.argv[2]), sock), daemon=True, name="holdfast-driver").start()
     try:
         Bridge(sock).serve()
     finally:

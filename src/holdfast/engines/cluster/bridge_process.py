@@ -16,6 +16,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.engines.cluster import bridge_messages as say
+from holdfast.engines.cluster.driver_sockets import close_in_forks
 from holdfast.engines.cluster.handshake import HandshakeError, frame, receive_frame
 from holdfast.engines.cluster.joined import is_joined_to
 from holdfast.errors import TuneError
@@ -38,7 +39,7 @@ class BridgeProcess:
     """
 
     def __init__(self, sock: socket.socket, process: subprocess.Popen[bytes] | None) -> None:
-        self.sock = sock
+        self.sock = close_in_forks(sock)
         self._process = process
 
     def close(self) -> None:
@@ -107,7 +108,7 @@ def _start_process(theirs: socket.socket, log: Path) -> subprocess.Popen[bytes]:
     path = os.pathsep.join(filter(None, sys.path))
     with open(log, "ab") as output, theirs:
         return subprocess.Popen(
-            [sys.executable, "-m", "holdfast.engines.cluster.bridge", str(theirs.fileno())],
+            [sys.executable, "-m", "holdfast.engines.cluster.bridge", str(theirs.fileno()), str(os.getpid())],
             pass_fds=[theirs.fileno()],
             stdin=subprocess.DEVNULL,
             stdout=output,
@@ -120,4 +121,4 @@ def _start_process(theirs: socket.socket, log: Path) -> subprocess.Popen[bytes]:
 def _start_thread(theirs: socket.socket) -> None:
     from holdfast.engines.cluster.bridge import Bridge
 
-    threading.Thread(target=Bridge(theirs).serve, daemon=True, name="holdfast-bridge").start()
+    threading.Thread(target=Bridge(close_in_forks(theirs)).serve, daemon=True, name="holdfast-bridge").start()

@@ -13,6 +13,7 @@ import time
 from collections.abc import Callable
 
 from holdfast.engines.cluster import handshake
+from holdfast.engines.cluster.driver_sockets import close_in_forks
 from holdfast.engines.link import SocketLink
 
 _log = logging.getLogger(__name__)
@@ -35,7 +36,7 @@ class Door:
         selector: selectors.BaseSelector,
         welcome: Callable[[SocketLink, handshake.Greeting], None],
     ) -> None:
-        self._sock = sock
+        self._sock = close_in_forks(sock)
         self._secret = secret
         self._selector = selector
         self._welcome = welcome
@@ -51,7 +52,7 @@ class Door:
         with contextlib.suppress(BlockingIOError, OSError):
             while True:
                 sock, _ = self._sock.accept()
-                handshake.keep_lease(sock)
+                handshake.keep_lease(close_in_forks(sock))
                 link, challenge = SocketLink(sock), handshake.new_challenge()
                 self._strangers[link] = (challenge, time.monotonic() + handshake.HANDSHAKE_S)
                 self._selector.register(sock, selectors.EVENT_READ, lambda mask, link=link: self._on_stranger(link))
