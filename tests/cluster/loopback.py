@@ -139,7 +139,7 @@ class Loopback:
     def _seen(self) -> list[ray.ClusterNode]:
         return [ray.ClusterNode(name, name, "127.0.0.1", resources) for name, resources in self._nodes.items()]
 
-    def _join(self, address: str | None, log: Path) -> tuple[BridgeProcess, ray.ClusterJoined]:
+    def _join(self, address: str | None, log: Path, within_s: float = 0.0) -> tuple[BridgeProcess, ray.ClusterJoined]:
         ours, theirs = socket.socketpair()
         self._sock = theirs
         threading.Thread(target=self._serve, args=(theirs,), daemon=True).start()

@@ -54,12 +54,13 @@ class BridgeProcess:
                 self._process.wait()
 
 
-def join_cluster(address: str | None, log: Path) -> tuple[BridgeProcess, say.ClusterJoined]:
+def join_cluster(address: str | None, log: Path, within_s: float = JOIN_S) -> tuple[BridgeProcess, say.ClusterJoined]:
     """Start a bridge and have it join.
 
     Args:
         address: Of the cluster; None for the one that this process has joined.
         log: Where a bridge of its own prints.
+        within_s: How long that may take.
 
     Raises:
         TuneError: It cannot be joined; says why and what to do.
@@ -75,13 +76,13 @@ def join_cluster(address: str | None, log: Path) -> tuple[BridgeProcess, say.Clu
     if here:
         _start_thread(theirs)
     try:
-        ours.settimeout(JOIN_S)
+        ours.settimeout(within_s)
         ours.sendall(frame(say.OpenCluster(address or "")))
         answer = say.decode_word(receive_frame(ours))
     except (OSError, HandshakeError) as error:
         bridge.close()
         raise TuneError(
-            f"The Ray cluster at {address!r} could not be joined within {JOIN_S:.0f} s ({error}); see {log}. "
+            f"The Ray cluster at {address!r} could not be joined within {within_s:.0f} s ({error}); see {log}. "
             "Nothing was run."
         ) from error
     if isinstance(answer, say.Refused):
@@ -96,11 +97,11 @@ def rejoin_cluster(
 ) -> tuple[BridgeProcess, say.ClusterJoined] | None:
     """Look for a cluster that was lost; None if it did not come back in time, or nobody waits for it any more."""
     deadline = time.monotonic() + REJOIN_S
-    while time.monotonic() < deadline and not is_over():
+    while (left_s := deadline - time.monotonic()) > 0 and not is_over():
         try:
-            return join_cluster(address, log)
+            return join_cluster(address, log, left_s)
         except (TuneError, OSError):
-            time.sleep(REJOIN_PAUSE_S)
+            time.sleep(min(REJOIN_PAUSE_S, left_s))
     return None
 
 
