@@ -26,7 +26,7 @@ from holdfast import _version
 from holdfast.engines import kernel, process_tree
 from holdfast.engines.cluster import bridge_messages as say
 from holdfast.engines.cluster.actor_worker import WorkerPlan
-from holdfast.engines.cluster.handshake import frame, receive_frame
+from holdfast.engines.cluster.handshake import HandshakeError, frame, receive_frame
 from holdfast.engines.cluster.node_messages import PorterPlan
 
 LOOK_S = 1.0
@@ -67,7 +67,7 @@ class Bridge:
                     self._obey(order)
                 except Exception as error:
                     self._report_failure(order, error)
-        except (OSError, msgspec.DecodeError):
+        except (OSError, msgspec.DecodeError, HandshakeError):
             pass
         finally:
             self._ended.set()
@@ -264,6 +264,11 @@ def _why_not(address: str, error: Exception) -> str:
         return f"Ray at {address!r} refuses this machine: {text}. {TOKEN_ADVICE}"
     if isinstance(error, ImportError):
         return f"Ray is not installed here ({error}): pip install 'holdfast[ray]'"
+    if isinstance(error, ConnectionError) and _is_heard(address):  # Ray does not say more if a token is missing
+        return (
+            f"Somebody listens at {address!r}, but Ray could not join: {text}. If the head of a cluster is there, it "
+            f"asks for a token. {TOKEN_ADVICE}"
+        )
     return (
         f"There is no Ray cluster at {address!r}: {type(error).__name__}: {text}. Start one with `ray start --head`, "
         "or give its address: RunConfig(engine=RayEngine(address='HOST:6379'))."
