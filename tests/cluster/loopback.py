@@ -56,6 +56,7 @@ class Loopback:
         scratch: Where the nodes have their scratch directories.
         mute: So many of the next workers never dial in.
         broken: So many of the next workers end at once.
+        refused: Why the cluster refuses every worker; "" if it does not.
         spares: Workers that the engine keeps ready.
         runner: What workers call.
         agents: Processes that stand for the cluster's own on a node.
@@ -66,6 +67,8 @@ class Loopback:
         self.place = {"CPU": 1.0, "host_b": 1.0}
         self.scratch = top / "scratch"
         self.mute = self.broken = self.spares = 0
+        self.refused = ""
+        self._leaves: dict[str, float] = {}
         self.runner = SCRIPTED_RUNNER
         self.agents: dict[str, int] = {}
         self._top = top
@@ -158,7 +161,9 @@ class Loopback:
                 process.kill()
 
     def _obey(self, order: ray.BridgeOrder) -> None:
-        if isinstance(order, ray.PlaceWorker):
+        if isinstance(order, ray.PlaceWorker) and self.refused:
+            self._say(ray.SlotEnded(order.worker, "ValueError", self.refused, True))
+        elif isinstance(order, ray.PlaceWorker):
             with self._lock:
                 self._waiting.append(order)
             self._start_waiting()

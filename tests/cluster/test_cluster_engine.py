@@ -15,7 +15,7 @@ import pytest
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.events import Cause
-from holdfast.core.observations import Capacity, Died, Returned
+from holdfast.core.observations import Capacity, Died, Hint, Raised, Returned
 from holdfast.engines.cluster import cluster_pool
 from holdfast.testing.engine_contract import ContractDriver, driving
 from loopback import Loopback
@@ -78,8 +78,19 @@ def test_an_attempt_whose_workers_never_start_is_given_back(cluster: Loopback, d
     end = driver.end_of(0)
     assert isinstance(end, Died)
     assert end.cause == Cause.ENGINE_LOST
+    hint = driver.first(Hint)
+    assert "no worker can be started: 5 tries in a row have failed, the last with: ActorDiedError" in hint.text
     driver.launch(0, ["report", {}], attempt=2)
     assert isinstance(driver.end_of(0, 2), Returned)
+
+
+def test_a_request_that_the_cluster_refuses_is_not_tried_again(cluster: Loopback, driver: ContractDriver) -> None:
+    cluster.refused = "licence resource quantities >1 must be whole numbers"
+    driver.launch(0, ["report", {}])
+    end = driver.end_of(0)
+    assert isinstance(end, Raised)
+    assert end.final
+    assert (end.error.type, cluster.refused in end.error.message) == ("ValueError", True)
 
 
 @pytest.mark.parametrize("phase", ["asked", "waiting", "pushed"])

@@ -51,6 +51,13 @@ def test_what_no_node_can_give_is_refused_with_the_largest() -> None:
     assert "'licence', which no node" in why_never({"CPU": 1.0, "licence": 1.0}, [], nodes)
 
 
+def test_gpus_are_whole_or_less_than_one() -> None:
+    nodes = [node("a", 2, GPU=4)]
+    assert why_never({"CPU": 1.0, "GPU": 0.5}, [], nodes) == why_never({"GPU": 2.0}, [], nodes) == ""
+    assert "1.5 GPUs cannot be assigned: request less than one, or an integer" in why_never({"GPU": 1.5}, [], nodes)
+    assert "1.5 GPUs" in why_never({"GPU": 2.5}, [{"GPU": 1.0}, {"GPU": 1.5}], nodes)
+
+
 @pytest.mark.parametrize(("bundles", "refused"), [([{"CPU": 2}, {"CPU": 8}], False), ([{"CPU": 2}, {"CPU": 9}], True)])
 def test_each_bundle_needs_one_node(bundles: list[dict[str, float]], refused: bool) -> None:
     assert bool(why_never({"CPU": 10.0}, bundles, [node("a", 2), node("b", 8)])) == refused

@@ -10,6 +10,7 @@ import logging
 import time
 from collections import deque
 from collections.abc import Callable
+from typing import Protocol
 
 from holdfast.core.events import Cause
 from holdfast.engines.cluster.actor_worker import WorkerPlan
@@ -25,13 +26,26 @@ SPARE_PAUSE_S = 10.0
 _log = logging.getLogger(__name__)
 
 
+class QueueListener(Protocol):
+    """Who is told what becomes of attempts that get no worker."""
+
+    def refuse(self, run: Run, cause: str, detail: str) -> None:
+        """The attempt will not run, which is not its fault: why."""
+
+    def fail(self, run: Run, kind: str, detail: str) -> None:
+        """The trial can never run: the cluster refuses what it asks for with this kind of error."""
+
+    def warn(self, run: Run, text: str) -> None:
+        """Something that the user should know."""
+
+
 class AttemptQueue:
     """Gives attempts to workers.
 
     Args:
         idle: Workers without an attempt, the one that was used last at the end; shared with the engine.
         give: Have a worker run an attempt.
-        refuse: Tell that an attempt will not run: why.
+        told: Who hears of attempts that get no worker.
         spares: How many idle workers are kept ready, of the size that was asked for last.
 
     Attributes:
@@ -43,14 +57,14 @@ class AttemptQueue:
         self,
         idle: list[WorkerHandle],
         give: Callable[[RemoteWorker, Run], None],
-        refuse: Callable[[Run, str, str], None],
+        told: QueueListener,
         spares: int = 0,
     ) -> None:
         self.pool: ClusterPool | None = None
         self.plan: WorkerPlan | None = None
         self._idle = idle
         self._give = give
-        self._refuse = refuse
+        self._told = told
         self._spares = spares
         self._waiting: deque[tuple[Run, int]] = deque()  # for room on a node; with the number of starts that failed
         self._coming: dict[int, tuple[Run, int]] = {}  # by the number of the worker that was asked for
@@ -77,14 +91,14 @@ class AttemptQueue:
         for entry in self._waiting:
             if (entry[0].n, entry[0].attempt) == (n, attempt):
                 self._waiting.remove(entry)
-                self._refuse(entry[0], Cause.SIGNAL, "ended at the driver's request before it had a worker")
+                self._told.refuse(entry[0], Cause.SIGNAL, "ended at the driver's request before it had a worker")
                 return
         for number, (run, _) in self._coming.items():
             if (run.n, run.attempt) == (n, attempt):
                 del self._coming[number]
                 if self.pool is not None:
                     self.pool.forget_start(number)
-                self._refuse(run, Cause.SIGNAL, "ended at the driver's request before its worker had started")
+                self._told.refuse(run, Cause.SIGNAL, "ended at the driver's request before its worker had started")
                 return
 
     def arrived(self, worker: RemoteWorker) -> None:
@@ -96,8 +110,8 @@ class AttemptQueue:
             self._give(worker, self._coming.pop(worker.number)[0])
         self.launch()  # where it went is known now
 
-    def not_started(self, number: int, detail: str) -> None:
-        """A worker that was asked for will not come: never the trial's failure."""
+    def not_started(self, number: int, detail: str, refused: bool = False) -> None:
+        """A worker that was asked for will not come: never the trial's failure, unless the request is refused."""
         if number in self._coming_spares:
             self._coming_spares.remove(number)
             self._no_spare_until = time.monotonic() + SPARE_PAUSE_S
@@ -107,8 +121,18 @@ class AttemptQueue:
         if entry is None:
             return
         run, tries = entry
-        if tries + 1 >= MAX_STARTS:
-            self._refuse(run, Cause.ENGINE_LOST, f"no worker could be started: {detail}")
+        if refused:
+            kind, _, text = detail.partition(": ")
+            self._told.fail(run, kind, f"Ray refuses to start a worker for this trial's resources: {text}")
+            self.launch()
+        elif tries + 1 >= MAX_STARTS:
+            reason = next((line.strip() for line in detail.splitlines() if line.strip()), "nobody knows why")
+            self._told.warn(
+                run,
+                f"no worker can be started: {MAX_STARTS} tries in a row have failed, the last with: {reason}. Trials "
+                "are tried again, which does not count as their failure; Ctrl+C ends the run",
+            )
+            self._told.refuse(run, Cause.ENGINE_LOST, f"no worker could be started: {detail}")
         else:
             _log.info("a worker for trial %s is started again: %s", run.trial_id, detail)
             self._waiting.append((run, tries + 1))

@@ -96,7 +96,8 @@ class Bridge:
         if isinstance(order, say.OpenCluster):
             self._say(say.Refused(_why_not(order.address, error)))
         elif isinstance(order, say.PlaceWorker):
-            self._say(say.SlotEnded(order.worker, type(error).__name__, str(error)))
+            refused = isinstance(error, ValueError | TypeError)  # by Ray's client, whatever the cluster has
+            self._say(say.SlotEnded(order.worker, type(error).__name__, _shortened(str(error)), refused))
         elif isinstance(order, say.StartPorter):
             self._say(say.PorterStarted(order.node, f"{type(error).__name__}: {error}"))
 

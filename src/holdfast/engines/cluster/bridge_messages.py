@@ -78,11 +78,15 @@ class NodesSeen(msgspec.Struct, array_like=True, tag="nodes", frozen=True):
 
 
 class SlotEnded(msgspec.Struct, array_like=True, tag="slot", frozen=True):
-    """The cluster says that a worker has ended: ``kind`` is "returned" or the name of the cluster's error."""
+    """The cluster says that a worker has ended: ``kind`` is "returned" or the name of the cluster's error.
+
+    ``refused``: it was never begun, and the same request will always be refused.
+    """
 
     worker: int
     kind: str
     text: str
+    refused: bool = False
 
 
 class PorterStarted(msgspec.Struct, array_like=True, tag="started", frozen=True):

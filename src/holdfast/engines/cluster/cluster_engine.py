@@ -18,8 +18,18 @@ from pathlib import Path
 
 import msgspec
 
-from holdfast.core.events import Cause
-from holdfast.core.observations import Capacity, Died, Interrupted, Joined, Observation, Report, Saved
+from holdfast.core.events import Cause, ErrorFacts
+from holdfast.core.observations import (
+    Capacity,
+    Died,
+    Hint,
+    Interrupted,
+    Joined,
+    Observation,
+    Raised,
+    Report,
+    Saved,
+)
 from holdfast.engines.cluster import bridge_messages as ray
 from holdfast.engines.cluster import handshake
 from holdfast.engines.cluster import node_messages as say
@@ -81,7 +91,7 @@ class ClusterEngine(WorkerEngine):
         self._sender: NodeSender | None = None
         self._bridge: BridgeProcess | None = None
         self._addresses: list[tuple[str, int]] = []
-        self._queue = AttemptQueue(self._idle, self._give, self._refuse, settings.spares)
+        self._queue = AttemptQueue(self._idle, self._give, self, settings.spares)
         self._deliveries: Deliveries | None = None
         self._capacity = Capacity({})
         self._is_open = False  # until then capacity only grows, and is told once
@@ -229,8 +239,17 @@ class ClusterEngine(WorkerEngine):
     def _give_up_waiting(self, n: int, attempt: int) -> None:
         self._queue.give_up(n, attempt)
 
-    def _refuse(self, run: Run, cause: str, detail: str) -> None:
+    def refuse(self, run: Run, cause: str, detail: str) -> None:
+        """Part of ``QueueListener``."""
         self._ready.append(Died(run.n, run.attempt, cause, detail))
+
+    def fail(self, run: Run, kind: str, detail: str) -> None:
+        """Part of ``QueueListener``."""
+        self._ready.append(Raised(run.n, run.attempt, 0, ErrorFacts(kind, detail), final=True))
+
+    def warn(self, run: Run, text: str) -> None:
+        """Part of ``QueueListener``."""
+        self._ready.append(Hint(run.n, run.attempt, 0, text))
 
     # --- giving an attempt to a worker
 
@@ -269,7 +288,7 @@ class ClusterEngine(WorkerEngine):
         _log.warning("files for trial %s could not be sent to %s: %s", run.trial_id, worker.host, why)
         worker.fault = f"its files could not be sent to {worker.host}: {why}"
         self._release(worker)
-        self._refuse(run, Cause.STORAGE, worker.fault)
+        self.refuse(run, Cause.STORAGE, worker.fault)
         self._pool.retire(worker)
 
     def _send(self, worker: RemoteWorker, run: Run) -> None:
@@ -287,7 +306,7 @@ class ClusterEngine(WorkerEngine):
         except (ValueError, TypeError, OverflowError) as error:
             self._release(worker)
             self._idle.append(worker)
-            self._refuse(run, Cause.EXCEPTION, f"the trial's configuration cannot be sent to a worker: {error}")
+            self.refuse(run, Cause.EXCEPTION, f"the trial's configuration cannot be sent to a worker: {error}")
             return
         worker.told = worker.sent = True
         if not node.sees_root and self._setup.log_to_file is not None:
@@ -380,9 +399,9 @@ class ClusterEngine(WorkerEngine):
         self._ready.append(Joined(worker.number, worker.host, worker.ip, worker.pid))
         self._queue.arrived(worker)
 
-    def not_started(self, number: int, detail: str) -> None:
+    def not_started(self, number: int, detail: str, refused: bool = False) -> None:
         """Part of ``ClusterListener``."""
-        self._queue.not_started(number, detail)
+        self._queue.not_started(number, detail, refused)
 
     def gone(self, worker: WorkerHandle, cause: str, detail: str) -> None:
         """Part of ``PoolListener``."""

@@ -59,8 +59,8 @@ class ClusterListener(PoolListener, Protocol):
     def arrived(self, worker: RemoteWorker) -> None:
         """A worker has dialled in."""
 
-    def not_started(self, number: int, detail: str) -> None:
-        """A worker that was asked for will not come."""
+    def not_started(self, number: int, detail: str, refused: bool = False) -> None:
+        """A worker that was asked for will not come; ``refused``: nor would any other for such a request."""
 
     def all_sent(self, worker: RemoteWorker) -> None:
         """Everything that its attempt has written to followed files is here."""
@@ -390,7 +390,8 @@ class ClusterPool(WorkerLinks):
         start = self._starting.pop(word.worker, None)
         if start is not None:
             self._send_bridge(ray.EndWorker(word.worker))
-            self._told.not_started(word.worker, f"{word.kind}: {word.text}" if word.text else word.kind)
+            detail = f"{word.kind}: {word.text}" if word.text else word.kind
+            self._told.not_started(word.worker, detail, word.refused)
 
     def _conclude(self, worker: WorkerHandle) -> None:
         assert isinstance(worker, RemoteWorker)

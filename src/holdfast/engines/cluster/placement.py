@@ -139,12 +139,16 @@ def why_never(request: Mapping[str, float], bundles: Sequence[Mapping[str, float
             f"{', '.join(sorted(known))}. Start nodes with `ray start --resources`. Nothing was run."
         )
     for wanted in bundles if len(bundles) > 1 else [request]:
+        gpus = wanted.get("GPU", 0.0)
+        if gpus > 1 and gpus != int(gpus):
+            return f"{gpus:g} GPUs cannot be assigned: request less than one, or an integer. Nothing was run."
         if not any(fits(wanted, node.resources) for node in facts):
             largest = max(facts, key=lambda node: sum(node.resources.get(name, 0.0) for name in wanted))
             has = {name: largest.resources.get(name, 0.0) for name in wanted}
             return (
                 f"A trial asks for {dict(wanted)}, and no node of the cluster has as much: the largest, "
-                f"{largest.host}, has {has}. Ask for less, or add such a node. Nothing was run."
+                f"{largest.host}, has {has}. Ask for less, or add such a node first: an autoscaler is not "
+                "asked for one. Nothing was run."
             )
     return ""
 
