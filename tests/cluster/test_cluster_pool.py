@@ -20,6 +20,7 @@ from holdfast.engines.cluster.cluster_pool import ClusterPool
 from holdfast.engines.cluster.courier import Courier
 from holdfast.engines.cluster.deliveries import ExperimentFiles
 from holdfast.engines.cluster.remote_worker import Request
+from holdfast.errors import TuneError
 
 ONE = Request((("CPU", 1.0),), (), "PACK")
 
@@ -163,6 +164,23 @@ def test_a_node_that_does_not_answer_delays_the_others_only_a_little(
     files = ExperimentFiles(root="", objects=dict, values=lambda config: [], shared=False, uid="", sync_period_s=1.0)
     cluster_opening.wait_for_nodes(stage.pool, files, [])
     assert (stage.pool.nodes["a"].usable, stage.pool.nodes["b"].usable) == (True, False)
+
+
+def test_the_only_node_is_asked_twice_for_its_porter(stage: Stage) -> None:
+    files = ExperimentFiles(root="", objects=dict, values=lambda config: [], shared=False, uid="", sync_period_s=1.0)
+    stage.pool.see_nodes(stage.nodes[:1])
+    stage.bridge.sendall(handshake.frame(ray.PorterStarted("a", "no space left on device")))
+
+    def answer() -> None:
+        for _ in range(2):
+            handshake.receive_frame(stage.bridge)
+        stage.bridge.sendall(handshake.frame(ray.PorterStarted("a", "no space left on device, again")))
+
+    thread = threading.Thread(target=answer)
+    thread.start()
+    with pytest.raises(TuneError, match="no space left on device, again"):
+        cluster_opening.wait_for_nodes(stage.pool, files, [])
+    thread.join()
 
 
 def test_a_node_whose_porter_failed_is_tried_again_although_nothing_else_happens(

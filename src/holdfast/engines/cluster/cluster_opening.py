@@ -112,10 +112,13 @@ def wait_for_nodes(pool: ClusterPool, files: ExperimentFiles, addresses: list[tu
     Raises:
         TuneError: None can be used, or one does not see the directory that all have to share.
     """
-    deadline, one_is_ready = time.monotonic() + PORTERS_S, False
+    deadline, one_is_ready, tried_again = time.monotonic() + PORTERS_S, False, False
     while time.monotonic() < deadline:
         if all(node.link is not None or node.facts.id in pool.failures for node in pool.nodes.values()):
-            break
+            if one_is_ready or tried_again or pool.blind:
+                break
+            tried_again = True  # a start may fail by chance, and a cluster may have no other node
+            pool.try_again()
         pool.turn(0.2)
         if not one_is_ready and any(node.usable for node in pool.nodes.values()):
             one_is_ready, deadline = True, min(deadline, time.monotonic() + OTHERS_S)

@@ -264,6 +264,14 @@ class ClusterPool(WorkerLinks):
         plan = msgspec.structs.replace(self._plan, node=node.facts.id, ip=node.facts.ip)
         self._send_bridge(ray.StartPorter(node.facts.id, msgspec.msgpack.encode(plan)))
 
+    def try_again(self) -> None:
+        """Ask once more for the porters that did not start."""
+        for identity in list(self.failures):
+            node = self.nodes.get(identity)
+            if node is not None and node.link is None and not node.asked:
+                del self.failures[identity]
+                self._ask_for_porter(node)
+
     def _porter_arrived(self, link: SocketLink, greeting: handshake.Greeting) -> None:
         node = self.nodes.get(greeting.node)
         if node is None or node.link is not None:
