@@ -57,6 +57,23 @@ def test_an_address_where_nobody_listens_is_refused_before_anything_starts(liste
         engine_choice.check_cluster(RunConfig(engine=RayEngine(address=f"127.0.0.1:{port}")), Environment())
 
 
+@pytest.mark.usefixtures("with_ray")
+def test_no_private_cluster_is_started() -> None:
+    for config, environment in (
+        (RunConfig(engine=RayEngine(address="local")), Environment()),
+        (RunConfig(engine="ray"), Environment(ray_address="local")),
+    ):
+        with pytest.raises(InvalidInputError, match=r"no cluster is started by accident.*ray start --head"):
+            engine_choice.check_cluster(config, environment)
+
+
+@pytest.mark.usefixtures("with_ray")
+def test_an_address_that_this_machine_does_not_have_is_refused(listener: str) -> None:
+    engine_choice.check_cluster(RunConfig(engine=RayEngine(address=listener, host="127.0.0.1")), Environment())
+    with pytest.raises(InvalidInputError, match=r"RayEngine.host='192.0.2.1' is no address of this machine"):
+        engine_choice.check_cluster(RunConfig(engine=RayEngine(address=listener, host="192.0.2.1")), Environment())
+
+
 def test_an_engine_without_ray_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(InvalidInputError, match=r"pip install 'holdfast\[ray\]'"):

@@ -56,6 +56,8 @@ def check_cluster(config: RunConfig, environment: Environment) -> None:
         )
     if settings.address is not None:
         _check_address(settings.address)
+    if settings.host is not None:
+        _check_host(settings.host)
     node_copier(config.sync_config)
 
 
@@ -77,9 +79,15 @@ def _refuse_client(settings: RayEngine) -> None:
 
 
 def _check_address(address: str) -> None:
+    if address == "local":
+        raise InvalidInputError(
+            "RayEngine.address='local' would start a private cluster on this machine, and no cluster is started by "
+            "accident. RunConfig(engine='local') runs trials on this machine without Ray; or start a cluster with "
+            "`ray start --head` and give RayEngine(address='auto'). Nothing was started."
+        )
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit():
-        if address in ("auto", "local"):
+        if address == "auto":
             return
         raise InvalidInputError(
             f"RayEngine.address={address!r} is no address of a cluster. Give 'HOST:PORT', such as '10.0.0.7:6379', or "
@@ -91,6 +99,16 @@ def _check_address(address: str) -> None:
         raise InvalidInputError(
             f"There is no Ray cluster at {address!r}: {error.strerror or error}. Start one with `ray start --head`, or "
             "correct the address. Nothing was started."
+        ) from error
+
+
+def _check_host(host: str) -> None:
+    try:
+        socket.create_server((host, 0)).close()
+    except OSError as error:
+        raise InvalidInputError(
+            f"RayEngine.host={host!r} is no address of this machine at which the driver can listen: "
+            f"{error.strerror or error}. Leave it out to listen at all addresses, or correct it. Nothing was started."
         ) from error
 
 
