@@ -24,7 +24,7 @@ from holdfast.controller.engine_choice import check_cluster
 from holdfast.controller.evidence import was_started_in_store
 from holdfast.controller.lost_reports import was_started
 from holdfast.controller.object_files import ObjectFiles
-from holdfast.controller.references import find_references, session
+from holdfast.controller.references import find_references, refuse_local, session
 from holdfast.controller.remote_experiment import is_unused, mark_mirror, mirror_root
 from holdfast.controller.spec import Spec, read_spec, sole_use, write_spec
 from holdfast.core import events as ev
@@ -258,6 +258,7 @@ def create_experiment(
     check_algorithms(tune_config, plain_space, seed)
     plan = plan_of(settings, tune_config.num_samples, seed, objects)
     references = find_references(plan.objects, function)
+    refuse_local(run_config.engine, references)
     pickled_objects, pickled_settings = dump_objects(plan.objects), dump_settings(_without_secrets(settings))
     root = _choose_root(run_config, name, environment)
     spec = Spec(

@@ -39,7 +39,7 @@ from holdfast.controller.experiment import (
 )
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.overrides import BEGIN_FROM, OBJECTIVE, Taken, change_of, take_again
-from holdfast.controller.references import check_references
+from holdfast.controller.references import check_references, find_references, refuse_local
 from holdfast.controller.remote_experiment import open_root
 from holdfast.controller.spec import Spec, read_spec, sole_use
 from holdfast.errors import InvalidInputError, ObjectDamagedError
@@ -113,7 +113,8 @@ def _load(
     is_new = imported.is_new(root, spec)
     if is_new and trainable is None:
         raise imported.no_trainable(root, spec)
-    check_references(spec, root.shown, param_space=param_space, trainable=trainable)
+    engine = getattr(run_config, "engine", None)
+    check_references(spec, root.shown, param_space=param_space, trainable=trainable, engine=engine)
     asked = _asked(root, by_name)
     again = trainable is not None
     function = _checked_again(spec, trainable, asked) if again else _stored_trainable(root, spec, files)
@@ -139,6 +140,7 @@ def _load(
         objects = load_objects(root.values_file, stored=files.read(root.values_file))
     else:
         given, notes = _take_space(settings, spec, param_space, asked)
+        refuse_local(engine, find_references(given, None))
         newer = dump_objects(given)
         objects = load_objects(root.values_file, newer, files.read_or(root.values_file, newer))
         replacements[root.values_file] = objects.dump()
