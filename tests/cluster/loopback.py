@@ -104,6 +104,12 @@ class Loopback:
         self.kill_porter(name)
         self._say(ray.NodesSeen(self._seen()))
 
+    def drain(self, name: str, leaves_at: float) -> None:
+        """The cluster says that it takes a node away at this time."""
+        with self._lock:
+            self._leaves[name] = leaves_at
+        self._say(ray.NodesSeen(self._seen()))
+
     def lose_all(self) -> None:
         """All porters end; others are started soon."""
         for name in list(self._nodes):
@@ -140,7 +146,10 @@ class Loopback:
     # --- the bridge
 
     def _seen(self) -> list[ray.ClusterNode]:
-        return [ray.ClusterNode(name, name, "127.0.0.1", resources) for name, resources in self._nodes.items()]
+        return [
+            ray.ClusterNode(name, name, "127.0.0.1", resources, False, self._leaves.get(name))
+            for name, resources in self._nodes.items()
+        ]
 
     def _join(self, address: str | None, log: Path, within_s: float = 0.0) -> tuple[BridgeProcess, ray.ClusterJoined]:
         ours, theirs = socket.socketpair()

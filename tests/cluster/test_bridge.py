@@ -7,9 +7,11 @@ import os
 import signal
 import socket
 import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -110,3 +112,17 @@ def test_a_cluster_is_looked_for_only_so_long(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds + 20.0))
     assert bridge_process.rejoin_cluster("x:1", tmp_path / "log", lambda: False) is None
     assert patience == [60.0, 38.0, 16.0]
+
+
+def test_notice_of_drained_nodes_survives_a_head_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    drained: dict[str, int] = {"b": 5000, "c": 0}
+    state = SimpleNamespace(get_draining_nodes=lambda: dict(drained) or 1 / 0)
+    for name in ("ray", "ray._private", "ray._private.state"):
+        monkeypatch.setitem(sys.modules, name, SimpleNamespace(state=state))
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        one = bridge.Bridge(theirs)
+        one._ray = SimpleNamespace(nodes=lambda: [{"Alive": True, "NodeID": name} for name in "abc"])
+        for _ in range(2):
+            assert [node.leaves_at for node in one._alive()] == [None, 5.0, 0.0]
+            drained.clear()

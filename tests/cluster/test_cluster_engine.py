@@ -18,6 +18,7 @@ from holdfast.core.events import Cause
 from holdfast.core.observations import Capacity, Died, Hint, Raised, Returned
 from holdfast.engines.cluster import cluster_pool
 from holdfast.testing.engine_contract import ContractDriver, driving
+from holdfast.trainable.worker_messages import Decision
 from loopback import Loopback
 
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(sys.platform != "linux", reason="finds porters in /proc")]
@@ -195,6 +196,33 @@ def test_a_node_that_the_cluster_drops_takes_its_attempts_with_it(cluster: Loopb
     driver.until(lambda: cpus(driver) == 4)
     driver.launch(0, ["report", {}], attempt=2, resources=cluster.place)
     assert isinstance(driver.end_of(0, 2), Returned)
+
+
+def test_attempts_on_a_node_that_is_taken_away_are_preempted(cluster: Loopback, driver: ContractDriver) -> None:
+    driver.launch(0, ["report", {}], ["hang"], resources=cluster.place)
+    driver.launch(1, ["report", {}], ["hang"], resources={"CPU": 1.0, "host_a": 1.0})
+    driver.until(lambda: driver.reports_of(0) and driver.reports_of(1))
+    cluster.drain("b", time.time() + 1.0)
+    end = driver.end_of(0)
+    assert (end.cause, end.detail) == (Cause.PREEMPTED, "b is taken away by the cluster")
+    assert cpus(driver) == 2
+    assert driver.ends_of(1) == []
+    assert "its trials save if they can" in driver.first(Hint).text
+    driver.launch(0, ["report", {}], attempt=2, resources=cluster.place)
+    driver.launch(2, ["report", {}])
+    assert isinstance(driver.end_of(2), Returned)
+    assert driver.engine.is_waiting(0, 2)  # type: ignore[attr-defined]
+
+
+def test_an_attempt_on_such_a_node_ends_as_soon_as_it_has_saved(cluster: Loopback, driver: ContractDriver) -> None:
+    driver.answers[0, 1] = ""
+    driver.launch(0, ["report", {}], ["stage", ".sealed-1-0011aabbccdd", "weights"], ["hang"], resources=cluster.place)
+    driver.until(lambda: driver.reports_of(0))
+    cluster.drain("b", time.time() + 1e6)
+    driver.first(Hint)
+    driver.engine.reply(0, 1, Decision(1, "go"))
+    assert driver.end_of(0).cause == Cause.PREEMPTED
+    assert len(driver.reports_of(0)) == 2
 
 
 def test_what_was_printed_last_is_here_when_the_end_is_told(cluster: Loopback) -> None:

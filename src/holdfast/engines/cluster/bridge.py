@@ -55,6 +55,7 @@ class Bridge:
         self._actors: dict[int, Any] = {}
         self._groups: dict[int, Any] = {}
         self._nodes: list[say.ClusterNode] = []
+        self._drains: dict[str, float] = {}
         self._ended = threading.Event()
         self._ray: Any = None
 
@@ -116,7 +117,7 @@ class Bridge:
         threading.Thread(target=self._watch_nodes, daemon=True, name="holdfast-nodes").start()
 
     def _alive(self) -> list[say.ClusterNode]:
-        found = []
+        found, drained = [], self._drained()
         for node in self._ray.nodes():
             if node.get("Alive"):
                 resources = {
@@ -126,8 +127,18 @@ class Bridge:
                 }
                 head = "node:__internal_head__" in node.get("Resources", {})
                 host, ip = str(node.get("NodeManagerHostname", "")), str(node.get("NodeManagerAddress", ""))
-                found.append(say.ClusterNode(str(node["NodeID"]), host, ip, resources, head))
+                identity = str(node["NodeID"])
+                found.append(say.ClusterNode(identity, host, ip, resources, head, drained.get(identity)))
         return sorted(found, key=lambda node: node.id)
+
+    def _drained(self) -> dict[str, float]:
+        """Nodes that the cluster takes away (preemption, `ray drain-node`), and when. No public function tells it."""
+        # If the head does not answer now, they are those of before; in a Ray without this function, none.
+        with contextlib.suppress(Exception):
+            from ray._private.state import state
+
+            self._drains = {str(node): at_ms / 1000.0 for node, at_ms in state.get_draining_nodes().items()}
+        return self._drains
 
     def _watch_nodes(self) -> None:
         while not self._ended.wait(LOOK_S):

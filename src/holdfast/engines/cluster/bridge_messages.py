@@ -11,13 +11,17 @@ import msgspec
 
 
 class ClusterNode(msgspec.Struct, array_like=True, frozen=True):
-    """A machine of the cluster that is alive, as far as the cluster knows."""
+    """A machine of the cluster that is alive, as far as the cluster knows.
+
+    ``leaves_at``: when the cluster takes it away, as ``time.time()``; 0.0 if nobody knows when, None if it stays.
+    """
 
     id: str
     host: str
     ip: str
     resources: dict[str, float]
     head: bool = False
+    leaves_at: float | None = None
 
 
 class OpenCluster(msgspec.Struct, array_like=True, tag="open", frozen=True):

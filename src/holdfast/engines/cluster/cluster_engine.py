@@ -48,6 +48,7 @@ from holdfast.engines.cluster.courier import Courier
 from holdfast.engines.cluster.deliveries import Deliveries, ExperimentFiles
 from holdfast.engines.cluster.node_sender import NodeSender, StoreStarts
 from holdfast.engines.cluster.placement import Node, sizes_of, sum_of, why_never
+from holdfast.engines.cluster.preemption import Preemption
 from holdfast.engines.cluster.remote_worker import RemoteWorker
 from holdfast.engines.nanny_messages import Hello, WorkerWord, decode_word
 from holdfast.engines.worker import DEFAULT_RUNNER
@@ -93,6 +94,9 @@ class ClusterEngine(WorkerEngine):
         self._addresses: list[tuple[str, int]] = []
         self._queue = AttemptQueue(self._idle, self._give, self, settings.spares)
         self._deliveries: Deliveries | None = None
+        self._preemption = Preemption()
+        self.lost = ""  # see ``NeedsCluster``
+        self._joined: ray.ClusterJoined | None = None
         self._capacity = Capacity({})
         self._is_open = False  # until then capacity only grows, and is told once
         self._marker = Path(files.root) / _MARKER.format(self._run_id)
@@ -340,6 +344,7 @@ class ClusterEngine(WorkerEngine):
                 self._ready.append(message)
             else:
                 self._hear_other(worker, message)
+            self._preemption.heard(pool, worker, message)
 
     def _attempt_ended(self, worker: WorkerHandle, message: AttemptEnd) -> None:
         assert isinstance(worker, RemoteWorker)
@@ -410,10 +415,9 @@ class ClusterEngine(WorkerEngine):
         if worker in self._idle:
             self._idle.remove(worker)
         self._release(worker)
-        if end is not None:
-            self._ready.append(end)
-        elif key is not None:
-            self._ready.append(Died(*key, cause, detail, worker.output(), worker.number))
+        told = self._preemption.end_of(worker, key, end, cause, detail)
+        if told is not None:
+            self._ready.append(told)
         self._launch_waiting()
 
     def capacity_changed(self) -> None:
@@ -428,6 +432,12 @@ class ClusterEngine(WorkerEngine):
             if self._is_open:
                 self._ready.append(offer)
             self._launch_waiting()
+
+    def node_leaves(self, node: Node) -> None:
+        """Part of ``ClusterListener``: its attempts save what they can, and continue elsewhere."""
+        if self._pool is not None:
+            text = self._preemption.begin(self._pool, node, self._idle, self._attempts.values(), self.save_soon)
+            self._ready.append(Hint(0, 0, 0, text))
 
     def cluster_lost(self, why: str) -> None:
         """Part of ``ClusterListener``: look for the cluster for a while."""

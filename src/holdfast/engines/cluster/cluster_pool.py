@@ -68,6 +68,9 @@ class ClusterListener(PoolListener, Protocol):
     def capacity_changed(self) -> None:
         """Nodes came or went."""
 
+    def node_leaves(self, node: Node) -> None:
+        """The cluster will take a node away."""
+
     def cluster_lost(self, why: str) -> None:
         """The bridge is gone, and with it every worker."""
 
@@ -256,7 +259,10 @@ class ClusterPool(WorkerLinks):
             if known is None:
                 known = self.nodes[identity] = Node(facts)
                 self._ask_for_porter(known)
+            is_news = facts.leaves_at is not None and known.facts.leaves_at is None
             known.facts = facts
+            if is_news:
+                self._told.node_leaves(known)
         self._told.capacity_changed()
 
     def _ask_for_porter(self, node: Node) -> None:

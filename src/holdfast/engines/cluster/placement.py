@@ -46,7 +46,8 @@ class Node(msgspec.Struct):
 
     @property
     def usable(self) -> bool:
-        return self.link is not None and not self.lost
+        """Whether it may be given workers: it can be reached, and stays."""
+        return self.link is not None and not self.lost and self.facts.leaves_at is None
 
 
 def choose_node(request: Request, nodes: Collection[Node], taken: Iterable[tuple[str, Request]]) -> str | None:
