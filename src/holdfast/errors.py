@@ -20,6 +20,7 @@
     │   ├── ForkedStorageError         a fork of the process that owns the connection used it
     │   ├── UnsafeStoreError           (also ValueError) the store cannot keep two drivers apart
     │   └── FencedError                a newer driver took over; this one must stop
+    ├── EngineLostError                the cluster was lost for good; restore when it is back
     ├── RequestRefusedError            a live driver was asked for something, and has not done it
     ├── StorageError                   (also OSError) retry later; nothing was overwritten
     │   ├── StorageFullError           no space left under the root
@@ -328,6 +329,18 @@ class CheckpointDamagedError(DamageError, ValueError):
         super().__init__(message)
         self.path = path
         self.reason = reason
+
+
+class EngineLostError(TuneError):
+    """The cluster that ran the trials is lost. The run has ended in order, and unfinished trials can be continued.
+
+    Attributes:
+        call: What continues the experiment.
+    """
+
+    def __init__(self, message: str, call: str = "") -> None:
+        super().__init__(message)
+        self.call = call
 
 
 class TrialError(TuneError):

@@ -47,7 +47,9 @@ from holdfast.core.metric_advice import CONFIG
 from holdfast.core.policies import Policies, Rules, ignore
 from holdfast.core.state import DriverMemory, State
 from holdfast.display.restore_calls import restore_call
-from holdfast.engines.base import Engine, MakesAttemptsWait, RunsElsewhere
+from holdfast.display.words import plural
+from holdfast.engines.base import Engine, MakesAttemptsWait, NeedsCluster, RunsElsewhere
+from holdfast.errors import EngineLostError
 from holdfast.journal.epoch import release
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.search.basic_variant import planner_of
@@ -100,6 +102,7 @@ class Driver(DriverLife):
     ) -> None:
         self._only_ship = only_ship
         self._end_now: Callable[[str], None] | None = None
+        self._chosen: Engine | None = None  # before the experiment is opened
         self._experiment = experiment
         self._environment = environment
         self._resume = resume or ResumeConfig()
@@ -143,6 +146,8 @@ class Driver(DriverLife):
         self._trial_setup.check_resources(self._run_config.engine)
         self._trial_setup.check_names()
         with ExitStack() as self._closing:
+            if not self._only_ship:
+                self._join_cluster()
             self.take(OPENING)
             with self._watch_signals() as signals:
                 try:
@@ -155,6 +160,8 @@ class Driver(DriverLife):
                     raise
             if self._proposer.error is not None:
                 raise self._proposer.error
+            if self._lost:
+                raise self._lost_error()
             notices = self._notices
             return Outcome(
                 self._state,
@@ -184,6 +191,15 @@ class Driver(DriverLife):
             own.fill(scheduler=algorithms.chosen, search_alg=algorithms.searcher, stop=self._stopper)
 
     # --- opening
+
+    def _join_cluster(self) -> None:
+        """Refuse what a cluster refuses while the experiment is still as it was."""
+        engine = self._chosen = choose_engine(self._experiment, self._environment)
+        if isinstance(engine, NeedsCluster):
+            self._closing.callback(engine.close)
+            engine.join()
+            if isinstance(engine, RunsElsewhere):
+                self._trial_setup.check_cluster(engine)
 
     def claim(self) -> None:
         root = self._experiment.root
@@ -218,7 +234,7 @@ class Driver(DriverLife):
     def make_edges(self) -> None:
         state, leaving, backend = self._state, self._closing, self._backend
         clock = RealClock(not_before=state.last_at)
-        engine = self._engine = choose_engine(self._experiment, self._environment)
+        engine = self._engine = self._chosen or choose_engine(self._experiment, self._environment)
         leaving.callback(engine.close)
         journal = backend.follow(self.journal, engine.wake, state)
         factory = AudienceFactory(
@@ -313,8 +329,6 @@ class Driver(DriverLife):
         self.journal.flush()  # raises if somebody has taken over meanwhile, whose workers opening would end
         self._trial_setup.keep_output_names()
         self._engine.open(self._trial_setup.worker_setup(self._state, self._environment))
-        if isinstance(self._engine, RunsElsewhere):
-            self._trial_setup.check_cluster(self._engine)
 
     def _loop(self) -> None:
         controller, state, clock = self.controller, self._state, self.controller.edges.clock
@@ -365,12 +379,26 @@ class Driver(DriverLife):
         finally:
             self._backend.finish(state, lambda: watches.why_leave(clock.now()), self._memory.draining)
         self._requests.close()
-        self._notices.finish(
-            self._memory.draining, failed=self._proposer.error is not None, change=self.needed_change()
-        )
+        failed = self._proposer.error is not None or bool(self._lost)
+        self._notices.finish(self._memory.draining, failed=failed, change=self.needed_change())
 
     def needed_change(self) -> str:
         return change_of(self._proposer.error)
+
+    @property
+    def _lost(self) -> str:
+        """Why the engine is lost, if that is why the driver ends; "" if it is not."""
+        lost = self._engine.lost if isinstance(self._engine, NeedsCluster) else ""
+        return lost if lost == self._memory.draining else ""
+
+    def _lost_error(self) -> EngineLostError:
+        call = f"{restore_call(shown_root(self._info))}.fit()"
+        return EngineLostError(
+            f"{self._lost[0].upper()}{self._lost[1:]}. The run has ended with "
+            f"{plural(len(list(self._state.unfinished())), 'trial')} unfinished. Everything that was reported is safe; "
+            f"when the cluster is back, continue with {call}",
+            call,
+        )
 
     def take_last_snapshot(self) -> None:
         self._snapshots.finish()

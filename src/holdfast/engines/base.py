@@ -75,6 +75,18 @@ class MakesAttemptsWait(Protocol):
 
 
 @runtime_checkable
+class NeedsCluster(Protocol):
+    """An engine that depends on a cluster, which it joins first, and which may be lost while the driver lives."""
+
+    def join(self) -> None:
+        """Join it, and do nothing else; ``open`` does so as well. Raises ``TuneError``."""
+
+    @property
+    def lost(self) -> str:
+        """Why nothing can be run any more, as the last ``Interrupted`` has said; "" while something can."""
+
+
+@runtime_checkable
 class PrintsHere(Protocol):
     """An engine whose trials print into files that this machine can read."""
 

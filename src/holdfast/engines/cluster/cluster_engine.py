@@ -96,7 +96,7 @@ class ClusterEngine(WorkerEngine):
         self._deliveries: Deliveries | None = None
         self._preemption = Preemption()
         self.lost = ""  # see ``NeedsCluster``
-        self._joined: ray.ClusterJoined | None = None
+        self._cluster: ray.ClusterJoined | None = None
         self._capacity = Capacity({})
         self._is_open = False  # until then capacity only grows, and is told once
         self._marker = Path(files.root) / _MARKER.format(self._run_id)
@@ -125,8 +125,9 @@ class ClusterEngine(WorkerEngine):
 
     def check_request(self, request: Mapping[str, float], bundles: Sequence[Mapping[str, float]]) -> None:
         """See ``RunsElsewhere``."""
-        assert self._pool is not None
-        if why := why_never(request, bundles, self._pool.nodes.values()):
+        assert self._cluster is not None
+        nodes = [Node(facts) for facts in self._cluster.nodes] if self._pool is None else self._pool.nodes.values()
+        if why := why_never(request, bundles, nodes):
             raise InvalidInputError(why)
 
     def is_waiting(self, n: int, attempt: int) -> bool:
@@ -135,6 +136,12 @@ class ClusterEngine(WorkerEngine):
         return not isinstance(worker, RemoteWorker) or not worker.sent
 
     # --- the protocol
+
+    def join(self) -> None:
+        """See ``NeedsCluster``."""
+        if self._cluster is None:
+            self._log_dir.mkdir(parents=True, exist_ok=True)
+            self._bridge, self._cluster = join_cluster(self._settings.address, self._log_dir / "bridge.log")
 
     def open(self, setup: Setup) -> None:
         """Join the cluster and wait until its nodes are ready.
@@ -152,7 +159,10 @@ class ClusterEngine(WorkerEngine):
             trial_logs.settle_all(str(self._log_dir), limit)
             marked = secrets.token_hex(16)
             write_atomic(str(self._marker), marked.encode())
-            self._bridge, opened = join_cluster(self._settings.address, self._log_dir / "bridge.log")
+            self.join()
+            bridge, opened = self._bridge, self._cluster
+            assert bridge is not None
+            assert opened is not None
             door, self._addresses = open_door(self._settings.host, self._settings.port, opened.ip)
         except OSError as error:
             self.close()
@@ -166,7 +176,7 @@ class ClusterEngine(WorkerEngine):
         self._courier = Courier(self._files.root, self._tell_node, setup.log_to_file or (), starts, self._files.copier)
         self._sender = None if starts is None else NodeSender(self._courier, starts, self._files.root)
         self._links = self._pool = ClusterPool(
-            self, door, self._bridge.sock, self._secret, plan, self._courier, self._log_dir, setup.worker, limit
+            self, door, bridge.sock, self._secret, plan, self._courier, self._log_dir, setup.worker, limit
         )
         self._queue.pool = self._pool
         self._queue.plan = WorkerPlan(
@@ -441,6 +451,7 @@ class ClusterEngine(WorkerEngine):
 
     def cluster_lost(self, why: str) -> None:
         """Part of ``ClusterListener``: look for the cluster for a while."""
+        self._ready.append(Hint(0, 0, 0, f"{why}; trials continue if it is found within {REJOIN_S:.0f} s"))
         threading.Thread(target=self._look_for_cluster, args=(why,), daemon=True, name="holdfast-rejoin").start()
 
     def _look_for_cluster(self, why: str) -> None:
@@ -453,8 +464,11 @@ class ClusterEngine(WorkerEngine):
         elif found is not None:
             pool.do_soon(partial(self._rejoined, *found))
         else:
-            text = f"{why}, and it could not be reached again for {REJOIN_S:.0f} s"
-            pool.do_soon(lambda: self._ready.append(Interrupted(text)))
+            pool.do_soon(partial(self._lose_for_good, f"{why}, and it could not be reached again for {REJOIN_S:.0f} s"))
+
+    def _lose_for_good(self, why: str) -> None:
+        self.lost = why
+        self._ready.append(Interrupted(why))
 
     def _rejoined(self, bridge: BridgeProcess, opened: ray.ClusterJoined) -> None:
         pool = self._pool
