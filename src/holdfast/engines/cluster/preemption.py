@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Iterable
 
 from holdfast.core.events import Cause
-from holdfast.core.observations import Died, Report, Saved, Stopped
+from holdfast.core.observations import Died, Raised, Report, Saved, Stopped
 from holdfast.engines.cluster.cluster_pool import ClusterPool
 from holdfast.engines.cluster.placement import Node
 from holdfast.engines.cluster.remote_worker import RemoteWorker
@@ -64,9 +64,13 @@ class Preemption:
     def end_of(
         self, worker: RemoteWorker, key: tuple[int, int] | None, end: AttemptEnd | None, cause: str, detail: str
     ) -> AttemptEnd | Died | None:
-        """How the attempt of a worker that is gone has ended; None if it had none."""
+        """How the attempt of a worker that is gone has ended; None if it had none.
+
+        What it raises while it unwinds is no failure: Ray's own handler of SIGTERM raises ``SystemExit``.
+        """
         why = self._why.pop(worker.number, "")
-        if key is None or (end is not None and not (why and isinstance(end, Stopped))):
+        unwound = bool(why) and (isinstance(end, Stopped) or (isinstance(end, Raised) and worker.halted))
+        if key is None or (end is not None and not unwound):
             return end
         return Died(*key, Cause.PREEMPTED if why else cause, why or detail, worker.output(), worker.number)
 
