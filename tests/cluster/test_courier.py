@@ -15,7 +15,7 @@ from holdfast.engines.cluster import node_messages as say
 from holdfast.engines.cluster.carrier import Warehouse
 from holdfast.engines.cluster.courier import FILES, Courier
 from holdfast.engines.cluster.node_files import KEPT_STARTS, Need
-from holdfast.errors import CheckpointDamagedError
+from holdfast.errors import CheckpointDamagedError, StorageError
 
 
 class OneNode:
@@ -165,6 +165,29 @@ def test_an_old_connection_that_ends_does_not_lose_a_node_that_is_back(node: One
         node.courier.add_node("b", "b")
     node.give(2, "u", node.checkpoint("u/checkpoint_000001"))
     assert node.has("u/checkpoint_000001")
+
+
+@pytest.mark.parametrize("own_copier", [False, True])
+def test_a_stage_of_a_lost_node_stays_lost_when_the_node_is_back(tmp_path: Path, own_copier: bool) -> None:
+    """Its scratch directory is gone. With the user's own command that looked like a copy to try again, for ever."""
+    node = OneNode(tmp_path)
+
+    def copy(source: str, target: str, stop: Callable[[], bool], timeout_s: float | None = None) -> None:
+        raise StorageError(f"rsync: change_dir {source} failed: No such file or directory (2)")
+
+    node.courier = Courier(str(node.here), node._tell, copier=copy if own_copier else None)
+    node.courier.add_node("b", "b")
+    node.courier.note_stage("b", "t", ".sealed-1-0011aabb")
+    node.courier.lose_node("b", "it was lost")
+    for _ in range(2):
+        with pytest.raises(CheckpointDamagedError):
+            node.courier.bring("t", ".sealed-1-0011aabb", 1)
+        node.courier.add_node("b", "b")
+    node.courier.note_stage("b", "t", ".sealed-2-0011aabb")  # of the node as it is now
+    if own_copier:
+        with pytest.raises(StorageError):
+            node.courier.bring("t", ".sealed-2-0011aabb", 2)
+    node.close()
 
 
 def test_collections_of_a_slow_node_do_not_pile_up(node: OneNode) -> None:

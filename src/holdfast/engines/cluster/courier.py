@@ -85,7 +85,8 @@ class Courier:
         self._copier = copier
         self._tell = tell
         self._nodes: dict[str, NodeFiles] = {}
-        self._stages: dict[tuple[str, str], str] = {}  # (trial directory, sealed name) -> node
+        # By trial directory and sealed name. A node that was lost and comes back is another NodeFiles, without these.
+        self._stages: dict[tuple[str, str], NodeFiles] = {}
         self._expected: dict[int, queue.SimpleQueue[socket.socket | None]] = {}
         self._waiting_on: dict[int, str] = {}
         self._next = 1
@@ -121,8 +122,7 @@ class Courier:
 
     def note_stage(self, node: str, trial_dir: str, sealed: str) -> None:
         """A worker there has sealed a stage."""
-        self._stages[trial_dir, sealed] = node
-        files = self._nodes[node]
+        files = self._stages[trial_dir, sealed] = self._nodes[node]
         with files.changed:
             files.pending.setdefault(trial_dir, set()).add(sealed)
 
@@ -192,11 +192,10 @@ class Courier:
             CheckpointDamagedError: That machine was lost.
             StorageError: Not now; ``StorageFullError`` if there is no space here.
         """
-        node = self._stages.get((trial_dir, sealed))
+        files = self._stages.get((trial_dir, sealed))
         target = os.path.join(self._root, trial_dir, sealed)
-        if node is None or os.path.isdir(target):
+        if files is None or os.path.isdir(target):
             return
-        files = self._nodes[node]
         if files.lost:
             raise lost_stage(target, files.host)
         fresh = os.path.join(self._root, trial_dir, names.stage_name(attempt))
@@ -216,9 +215,8 @@ class Courier:
 
     def where(self, trial_dir: str, sealed: str) -> NodeFiles | None:
         """Which node has a stage that is not here; None if none has."""
-        node = self._stages.get((trial_dir, sealed))
         here = os.path.isdir(os.path.join(self._root, trial_dir, sealed))
-        return None if node is None or here else self._nodes[node]
+        return None if here else self._stages.get((trial_dir, sealed))
 
     def bring_all(self) -> list[Future[None]]:
         """Begin to bring every stage that is not here."""
@@ -227,7 +225,7 @@ class Courier:
 
     def nodes_of(self, trial_dir: str) -> set[str]:
         """Nodes that have stages of a trial."""
-        return {node for (directory, _), node in list(self._stages.items()) if directory == trial_dir}
+        return {files.node for (directory, _), files in list(self._stages.items()) if directory == trial_dir}
 
     def _fetch(self, files: NodeFiles, path: str, fresh: str) -> bool:
         """Copy a stage to a new directory; False if the node has none."""
@@ -249,9 +247,9 @@ class Courier:
 
     def drop(self, trial_dir: str, sealed: str) -> None:
         """A stage is not wanted any more."""
-        node = self._stages.pop((trial_dir, sealed), None)
-        if node is not None:
-            self._forget(self._nodes[node], trial_dir, sealed)
+        files = self._stages.pop((trial_dir, sealed), None)
+        if files is not None:
+            self._forget(files, trial_dir, sealed)
 
     def is_elsewhere(self, trial_dir: str, sealed: str) -> bool:
         """Whether another machine has this stage, and it was neither brought nor dropped."""
@@ -265,7 +263,8 @@ class Courier:
         self._forget(files, trial_dir, sealed)
 
     def _forget(self, files: NodeFiles, trial_dir: str, sealed: str) -> None:
-        self._tell(files.node, say.Remove(f"{FILES}/{trial_dir}/{sealed}"))
+        if not files.lost:
+            self._tell(files.node, say.Remove(f"{FILES}/{trial_dir}/{sealed}"))
         with files.changed:
             left = files.pending.get(trial_dir)
             if left is not None:
