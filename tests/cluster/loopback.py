@@ -20,7 +20,7 @@ from typing import Any
 import msgspec
 
 from holdfast.config import RayEngine
-from holdfast.core.observations import Report
+from holdfast.core.observations import Report, Returned
 from holdfast.engines.cluster import bridge_messages as ray
 from holdfast.engines.cluster import bridge_process, cluster_engine, porter
 from holdfast.engines.cluster.bridge_process import BridgeProcess
@@ -30,7 +30,7 @@ from holdfast.engines.cluster.handshake import frame, receive_frame
 from holdfast.engines.cluster.node_messages import PorterPlan
 from holdfast.engines.cluster.placement import fits
 from holdfast.testing.scripted import SCRIPTED_RUNNER
-from holdfast.trainable.worker_messages import Channel, Run, Setup
+from holdfast.trainable.worker_messages import Channel, Quit, Run, Setup
 
 WORKER = """
 import sys, msgspec
@@ -45,6 +45,17 @@ def close_descriptors(setup: Setup, channel: Channel) -> None:
     assert isinstance(run, Run)
     os.closerange(3, 1024)
     channel.send(Report(run.n, run.attempt, setup.worker, 1, 0.0, {}))
+
+
+def report_devices(setup: Setup, channel: Channel) -> None:
+    """A runner: each attempt reports its process and the GPUs that it may use."""
+    while not isinstance(message := channel.receive(), Quit):
+        if isinstance(message, Run):
+            who = (message.n, message.attempt, setup.worker)
+            seen = {"pid": os.getpid(), "gpus": os.environ.get("CUDA_VISIBLE_DEVICES")}
+            channel.send(Report(*who, 1, 0.0, seen))
+            channel.receive()
+            channel.send(Returned(*who))
 
 
 class Loopback:
@@ -94,6 +105,10 @@ class Loopback:
         settings = RayEngine(host="127.0.0.1", scratch_dir=str(self.scratch), spares=self.spares)
         return ClusterEngine(settings, files, log_dir=self._top / "logs", runner=self.runner)
 
+    def offer(self, name: str, **resources: float) -> None:
+        """A node has more."""
+        self._nodes[name] |= resources
+
     def lose(self, name: str = "b") -> None:
         """All processes of a node end at once, and the cluster knows it."""
         with self._lock:
@@ -137,11 +152,18 @@ class Loopback:
             return [process.pid for _, where, process in self._workers.values() if where == name]
 
     def kill_porter(self, name: str) -> None:
+        for pid in self.porters(name):
+            os.kill(pid, signal.SIGKILL)
+
+    def porters(self, name: str) -> list[int]:
+        """The porters of a node."""
+        found = []
         for entry in Path("/proc").iterdir():
             with contextlib.suppress(OSError):
                 log = os.readlink(entry / "fd" / "1")
                 if log.startswith(str(self._top)) and log.endswith(f"-{name}/porter.log"):
-                    os.kill(int(entry.name), signal.SIGKILL)
+                    found.append(int(entry.name))
+        return found
 
     # --- the bridge
 

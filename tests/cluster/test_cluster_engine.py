@@ -124,6 +124,23 @@ def test_a_trial_that_closes_its_connection_fails(cluster: Loopback) -> None:
         assert "closed its connection" in end.detail
 
 
+def test_only_a_worker_that_asked_for_gpus_has_them_and_is_not_reused(
+    cluster: Loopback, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A batch system shows all GPUs of a machine to every process, also to those of trials that asked for none."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0,1")
+    cluster.runner = "loopback:report_devices"
+    cluster.offer("b", GPU=2.0)
+    with driving(cluster.make) as driver:
+        seen = []
+        for n, gpus in enumerate([0.0, 0.0, 1.0, 1.0]):
+            driver.launch(n, resources={**cluster.place, "GPU": gpus})
+            driver.end_of(n)
+            seen.append(driver.reports_of(n)[0].metrics)
+    assert [each["gpus"] for each in seen] == ["", "", "0,1", "0,1"]
+    assert [seen[n]["pid"] == seen[n + 1]["pid"] for n in (0, 2)] == [True, False]
+
+
 def test_workers_that_end_with_the_agent_of_their_node_are_not_counted(cluster: Loopback) -> None:
     with subprocess.Popen(["sleep", "1000"]) as agent:
         cluster.agents["b"] = agent.pid

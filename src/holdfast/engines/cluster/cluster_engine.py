@@ -393,7 +393,7 @@ class ClusterEngine(WorkerEngine):
     def _must_retire(self, worker: WorkerHandle, message: AttemptEnd) -> bool:
         assert isinstance(worker, RemoteWorker)
         assert self._setup is not None
-        holds_memory = bool(worker.devices) and not self._setup.reuse_instances
+        holds_memory = worker.request.gpus > 0 and not self._setup.reuse_instances
         return super()._must_retire(worker, message) or holds_memory
 
     def _joined(self, hello: Hello) -> None:

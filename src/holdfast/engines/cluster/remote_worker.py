@@ -34,6 +34,11 @@ class Request(msgspec.Struct, frozen=True):
     def total(self) -> dict[str, float]:
         return dict(self.resources)
 
+    @property
+    def gpus(self) -> float:
+        """What the worker itself has of GPUs: of several bundles it is in the first."""
+        return dict(self.bundles[0] if self.bundles else self.resources).get("GPU", 0.0)
+
 
 class RemoteWorker(WorkerHandle):
     """A worker on a node.
@@ -49,7 +54,7 @@ class RemoteWorker(WorkerHandle):
         ending: How its attempt has ended, while its files are being brought.
         awaited: How many answers about its files are still to come before the end can be told.
         trial_dir: Of its attempt, relative to the experiment.
-        devices: GPUs that the cluster has given to it.
+        devices: GPUs that the cluster has given to it; none if it asked for none, whatever its process can see.
     """
 
     __slots__ = (
@@ -75,7 +80,8 @@ class RemoteWorker(WorkerHandle):
         self.host = greeting.host
         self.ip = greeting.ip
         self.pid = greeting.pid
-        self.devices = greeting.gpus
+        # Without a request for GPUs the variable is what the node was started with: under Slurm, all of its GPUs.
+        self.devices = greeting.gpus if request.gpus else ()
         self.request = request
         self.told = self.sent = False
         self.status: say.WorkerGone | None = None
