@@ -47,6 +47,18 @@ def close_descriptors(setup: Setup, channel: Channel) -> None:
     channel.send(Report(run.n, run.attempt, setup.worker, 1, 0.0, {}))
 
 
+def chatter(setup: Setup, channel: Channel) -> None:
+    """A runner: a trial that prints 256 MB."""
+    run = channel.receive()
+    assert isinstance(run, Run)
+    for _ in range(256):
+        os.write(1, b"x" * 1023 + b"\n" + b"y" * (1 << 20))
+    Path(os.environ["CHATTER_DONE"]).touch()
+    channel.send(Report(run.n, run.attempt, setup.worker, 1, 0.0, {}))
+    channel.receive()
+    channel.send(Returned(run.n, run.attempt, setup.worker))
+
+
 def report_devices(setup: Setup, channel: Channel) -> None:
     """A runner: each attempt reports its process and the GPUs that it may use."""
     while not isinstance(message := channel.receive(), Quit):

@@ -124,6 +124,38 @@ def test_a_trial_that_closes_its_connection_fails(cluster: Loopback) -> None:
         assert "closed its connection" in end.detail
 
 
+def test_output_that_the_driver_does_not_read_neither_fills_the_memory_nor_the_disk_of_its_node(
+    cluster: Loopback, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    limit = 16 << 20
+    done = tmp_path / "done"
+    monkeypatch.setenv("CHATTER_DONE", str(done))
+    cluster.runner = "loopback:chatter"
+    with driving(cluster.make, max_output_bytes=limit) as driver:
+        driver.launch(0, resources=cluster.place)
+        driver.until(lambda: any(cluster.scratch.rglob("worker-*.log")))
+        porter = cluster.porters("b")[0]
+        before = resident_bytes(porter)
+        deadline = time.monotonic() + 60
+        while not done.exists() or on_disk(cluster.scratch) > 2 * limit:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        assert resident_bytes(porter) < before + (64 << 20)
+        assert isinstance(driver.end_of(0), Returned)
+
+
+def resident_bytes(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def on_disk(folder: Path) -> int:
+    total = 0
+    for path in folder.rglob("*"):
+        with contextlib.suppress(OSError):
+            total += path.stat().st_size
+    return total
+
+
 def test_only_a_worker_that_asked_for_gpus_has_them_and_is_not_reused(
     cluster: Loopback, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -38,6 +38,10 @@ class SocketLink:
     def fileno(self) -> int:
         return self.socket.fileno()
 
+    def unsent(self) -> int:
+        """How many bytes are kept, for senders that can wait."""
+        return sum(len(data) for data, _ in self._outgoing)
+
     def send(self, data: bytes) -> None:
         """Send now what the socket takes and keep the rest."""
         if self._outgoing:

@@ -22,6 +22,7 @@ import mmap
 import os
 import re
 import stat
+import sys
 import time
 from collections.abc import Iterable, Iterator
 from typing import BinaryIO, NamedTuple
@@ -224,6 +225,45 @@ def _copy(source: BinaryIO, out: BinaryIO, size: int) -> int:
     return size - left
 
 
+# --- the rest of a log that is sent elsewhere as it grows
+
+
+def move_rest(path: str, begin: int, target: str, limit: int | None) -> None:
+    """Move what a log has from ``begin`` on to ``target``, and forget the rest; writers continue at its beginning.
+
+    What a writer adds meanwhile is moved as well, up to this limit.
+
+    Raises:
+        OSError: Nothing was changed, but that ``target`` may have been written.
+    """
+    with _held(path, os.O_RDWR) as log, open(target, "wb") as out:
+        log.seek(begin)
+        _catch_up(log, out, limit or sys.maxsize)
+        os.ftruncate(log.fileno(), 0)
+
+
+def next_line(path: str, begin: int) -> int:
+    """Where the first line begins that does not begin before ``begin``; ``begin`` itself within a very long line."""
+    with open(open_log(path), "rb") as log:
+        log.seek(max(0, begin - 1))
+        skipped = log.readline(COPY_BYTES)
+        return log.tell() if skipped.endswith(b"\n") else begin
+
+
+def last_head(path: str, begin: int, end: int) -> bytes:
+    """The last head that stands between two places of a log, whole; b"" if there is none."""
+    found = block = b""
+    with open(open_log(path), "rb") as log:
+        log.seek(begin)
+        while begin < end and (data := log.read(min(end - begin, COPY_BYTES))):
+            begin += len(data)
+            block = block[-MAX_HEAD_BYTES:] + data
+            for head in _HEAD.finditer(block):
+                if head.start() == 0 or block[head.start() - 1 : head.start()] == b"\n":
+                    found = head[0]
+    return found
+
+
 # --- the bound
 
 
@@ -270,7 +310,7 @@ def _keep_newest(log: BinaryIO, older: str, head: bytes, half: int, limit: int) 
         if begin > len(head):
             log.readline(COPY_BYTES)  # the rest of a line
         if begin > len(head) or os.path.lexists(older):
-            out.write(_cut_note(max(0, size - log.tell()), limit))
+            out.write(cut_note(max(0, size - log.tell()), limit))
         _catch_up(log, out, limit)
         os.rename(temporary, older)
         _catch_up(log, out, limit)  # on a busy disk, much is printed while a file is renamed
@@ -284,8 +324,8 @@ def _catch_up(log: BinaryIO, out: BinaryIO, limit: int) -> None:
     out.flush()
 
 
-def _cut_note(kept: int, limit: int) -> bytes:
-    """The line above what is left."""
+def cut_note(kept: int, limit: int) -> bytes:
+    """The line above what is left of a log."""
     note = f"{CUT_TEXT}: {kept:,} bytes from before the cut and all from after it are kept"
     return f"{note} (limit: {limit:,} bytes, RunConfig.max_output_bytes) ---\n".encode()
 

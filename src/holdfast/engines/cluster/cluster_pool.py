@@ -105,7 +105,7 @@ class ClusterPool(WorkerLinks):
         self.failures: dict[str, str] = {}  # by node: why its porter did not start
         self.blind: set[str] = set()  # nodes that do not see the directory that all have to share
         self._told: ClusterListener = listener
-        self._plan = plan
+        self._plan = msgspec.structs.replace(plan, max_output_bytes=max_output_bytes or 0)
         self._courier = courier
         self._output = ReceivedOutput(log_dir, max_output_bytes, Path(plan.root))
         self._starting: dict[int, Starting] = {}

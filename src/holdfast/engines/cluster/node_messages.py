@@ -41,6 +41,7 @@ class PorterPlan(msgspec.Struct, frozen=True, kw_only=True):
     probe: str = ""  # what a file below ``PROBE`` says, so that it can be tried whether a command can copy it; "": none
     agent: int = 0  # the cluster's own process on the node, whose end ends all that the cluster has started; 0: unknown
     store: StoreAccess | None = None  # where checkpoints go; None if nodes do not send them
+    max_output_bytes: int = 0  # of one file that waits to be sent; 0 keeps all
 
 
 class WatchWorker(msgspec.Struct, array_like=True, tag="watch", frozen=True):

@@ -25,6 +25,7 @@ import tempfile
 import threading
 import time
 import traceback
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -35,6 +36,7 @@ from holdfast.engines.cluster import node_messages as say
 from holdfast.engines.cluster.carrier import Warehouse
 from holdfast.engines.cluster.courier import FILES
 from holdfast.engines.cluster.handshake import Greeting, dial, frame, greeting_of
+from holdfast.engines.cluster.node_output import NodeOutput
 from holdfast.engines.cluster.node_store import NodeStore
 from holdfast.engines.exits import OomWitness, tail
 from holdfast.engines.link import SocketLink
@@ -43,10 +45,6 @@ from holdfast.storage.untrusted import read_regular
 
 PRINT_S = 0.5
 """What is printed reaches the driver at most this late."""
-
-PRINT_BYTES = 256 * 1024
-KEPT_LOG_BYTES = 4 * 1024 * 1024
-"""A log that was sent is emptied when it is longer than this."""
 
 KILL_S = 5.0
 AGENT = "agent"
@@ -69,8 +67,6 @@ class Watched:
         self.pid = pid
         self.pidfd = kernel.open_pidfd(pid)
         self.log = log
-        self.sent = 0
-        self.followed: dict[str, int] = {}  # how much of each file was sent
 
 
 class Porter:
@@ -88,6 +84,7 @@ class Porter:
         self._top = top
         self._link = SocketLink(sock)
         self._workers: dict[int, Watched] = {}
+        self._output = NodeOutput(self._link, top, plan.max_output_bytes)
         self._oom = OomWitness()
         self._warehouse = Warehouse(top, NodeStore(plan.store, f"{top}/{FILES}"))
         self._selector = selectors.DefaultSelector()
@@ -100,7 +97,8 @@ class Porter:
         """Work until the driver says so or is gone."""
         looked = 0.0
         while True:
-            for key, _ in self._selector.select(PRINT_S if self._workers else None):
+            more = self._output.is_behind and self._output.has_room
+            for key, _ in self._selector.select(0.0 if more else PRINT_S if self._output else None):
                 if isinstance(key.data, Watched):
                     self._ended(key.data)
                 elif key.data == AGENT:
@@ -110,8 +108,12 @@ class Porter:
                     return
             if time.monotonic() - looked >= PRINT_S:
                 looked = time.monotonic()
-                self._send_output()
+                self._oom.look()
+                self._output.bound()
+                self._output.send()
                 self._find_ended()
+            elif self._output.is_behind:
+                self._output.send()
             self._link.flush()
             events = selectors.EVENT_READ | (selectors.EVENT_WRITE if self._link.waiting else 0)
             self._selector.modify(self._link.socket, events, None)
@@ -124,6 +126,7 @@ class Porter:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.01)
+        self._output.close()
         shutil.rmtree(self._top, ignore_errors=True)
 
     @property
@@ -139,7 +142,6 @@ class Porter:
         for payload in payloads:
             order = say.decode_order(payload)
             if isinstance(order, say.Leave):
-                self._send_output()
                 self._say_farewell()
                 return False
             self._obey(order)
@@ -149,19 +151,15 @@ class Porter:
         if isinstance(order, say.WatchWorker):
             log = f"{self._top}/{say.LOGS}/{say.WORKER_LOG.format(order.worker)}"
             worker = self._workers[order.worker] = Watched(order.worker, order.pid, log)
+            self._output.watch(order.worker, log)
             if worker.pidfd is None:
                 self._ended(worker)
             else:
                 self._selector.register(worker.pidfd, selectors.EVENT_READ, worker)
         elif isinstance(order, say.FollowFiles):
-            if order.worker in self._workers:
-                self._send_followed(self._workers[order.worker])
-                self._workers[order.worker].followed = {path: 0 for path in order.paths if is_inside(path)}
+            self._output.follow(order.worker, [path for path in order.paths if is_inside(path)])
         elif isinstance(order, say.StopFollowing):
-            if order.worker in self._workers:
-                self._send_followed(self._workers[order.worker])
-                self._workers[order.worker].followed = {}
-            self._link.send(frame(say.AllSent(order.worker)))
+            self._output.stop_following(order.worker)
         elif isinstance(order, say.KillTree):
             self._kill(order.worker)
         elif isinstance(order, say.TerminateTree):
@@ -171,7 +169,7 @@ class Porter:
         elif isinstance(order, say.OpenCarrier):
             threading.Thread(target=self._carry, args=(order.number,), daemon=True, name="holdfast-carrier").start()
         elif isinstance(order, say.Remove) and is_inside(order.path):
-            self._send_output()  # files that are followed may be among them
+            self._output.send()  # files that are followed may be among them
             threading.Thread(
                 target=shutil.rmtree, args=(os.path.join(self._top, order.path), True), daemon=True
             ).start()
@@ -213,51 +211,19 @@ class Porter:
             if time.monotonic() > deadline:
                 break
             time.sleep(0.005)
-        self._send_log(worker)
-        self._send_followed(worker)
         crash = next((line for line in reversed(tail(worker.log, 0).splitlines()) if line.startswith(_FATAL)), "")
         oom = self._oom.explains() if status in (-1, int(signal.SIGKILL)) else False
-        self._link.send(frame(say.WorkerGone(worker.number, status, oom, crash)))
-
-    # --- output
-
-    def _send_output(self) -> None:
-        self._oom.look()
-        for worker in self._workers.values():
-            self._send_log(worker)
-            self._send_followed(worker)
-
-    def _send_followed(self, worker: Watched) -> None:
-        for path, sent in worker.followed.items():
-            try:
-                with open(os.path.join(self._top, path), "rb") as file:
-                    file.seek(sent)
-                    while data := file.read(PRINT_BYTES):
-                        self._link.send(frame(say.Appended(path, sent, data)))
-                        sent += len(data)
-                        worker.followed[path] = sent
-            except OSError:
-                pass
-
-    def _send_log(self, worker: Watched) -> None:
-        try:
-            with open(worker.log, "rb") as file:
-                file.seek(worker.sent)
-                while data := file.read(PRINT_BYTES):
-                    self._link.send(frame(say.Printed(worker.number, data)))
-                    worker.sent += len(data)
-            if worker.sent > KEPT_LOG_BYTES and os.stat(worker.log).st_size == worker.sent:
-                os.truncate(worker.log, 0)  # what is printed in this very moment is lost; it appends, so no hole
-                worker.sent = 0
-        except OSError:
-            pass
+        gone = frame(say.WorkerGone(worker.number, status, oom, crash))
+        self._output.end(worker.number, partial(self._link.send, gone))
 
     def _say_farewell(self) -> None:
         """Send what is left, for a moment: the driver waits for it."""
         deadline = time.monotonic() + KILL_S
-        while self._link.waiting and time.monotonic() < deadline:
+        self._output.send()
+        while (self._link.waiting or self._output.is_behind) and time.monotonic() < deadline:
             self._link.flush()
-            time.sleep(0.005)
+            self._output.send()
+            time.sleep(0.005 if self._link.waiting else 0.0)
 
 
 def _exit_status(worker: Watched) -> int:

@@ -48,7 +48,8 @@ class ReceivedOutput:
             self._write(worker, data[found:end])
             begin = end
         whole = data.rfind(b"\n") + 1
-        if b"--- " in data[whole : whole + 4] and len(data) - whole < trial_logs.MAX_HEAD_BYTES:
+        last = data[whole:]
+        if last and b"--- ".startswith(last[:4]) and len(last) < trial_logs.MAX_HEAD_BYTES:
             self._rest[worker] = data[max(whole, begin) :]
             data = data[: max(whole, begin)]
         self._write(worker, data[begin:])
@@ -65,7 +66,9 @@ class ReceivedOutput:
         with contextlib.suppress(OSError):
             target = self._root / path
             target.parent.mkdir(parents=True, exist_ok=True)
-            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o666)
+            # Once the bound on output has cut the file, this belongs at its new end: elsewhere it would leave a hole.
+            cut = os.O_APPEND if size_of(str(target)) <= offset else 0
+            fd = os.open(target, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | cut, 0o666)
             try:
                 os.pwrite(fd, data, offset)
             finally:
