@@ -30,11 +30,15 @@ SETTINGS: dict[str, Any] = {
     "requests": {},
     "together": 0,  # so many trials have to run at the same time before they go on
     "children": False,  # leave processes that detach themselves
+    "exits_at": 0,  # the first attempt that reaches this step exits with code 7
+    "takes": 0,  # so many bytes of memory are taken and kept after the first step, slowly
     "shared": False,  # all machines see the root
     "sync": {},  # of SyncConfig; a syncer "function:NOTES" is a function of this module
     "listen": {},  # RayEngine's host and port
     "restore": {},
 }
+
+CONFIG = ("steps", "sleep_s", "every", "bytes", "children", "together", "exits_at", "takes")
 
 
 def train(config: dict[str, Any]) -> None:
@@ -69,7 +73,25 @@ def train(config: dict[str, Any]) -> None:
                         Path(directory, "data").write_bytes(os.urandom(1 << 16) * (config["bytes"] >> 16))
                     tune.report({"step": step, "host": host}, checkpoint=tune.Checkpoint.from_directory(directory))
             note("ack")
+            if step == config.get("exits_at"):
+                exit_once(config["notes"].format(f"{config['k']}-exited"))
+            if config.get("takes"):
+                take_memory(config["takes"])
         Path("artifact.txt").write_text(host)
+
+
+def exit_once(flag: str) -> None:
+    """Exit, but only once."""
+    if not os.path.exists(flag):
+        Path(flag).touch()
+        os._exit(7)
+
+
+def take_memory(size: int) -> None:
+    kept = []
+    for _ in range(size >> 24):
+        kept.append(bytearray(os.urandom(1 << 20)) * 16)
+        time.sleep(0.02)
 
 
 def leave_children(note: Callable[..., None]) -> None:
@@ -114,7 +136,7 @@ def main() -> None:
         config = tune.RunConfig(engine=engine, verbose=1)
         tuner = tune.Tuner.restore(path, trainable=trainable, run_config=config, **settings["restore"])
     else:
-        space = {name: settings[name] for name in ("steps", "sleep_s", "every", "bytes", "children", "together")}
+        space = {name: settings[name] for name in CONFIG}
         space["k"] = tune.grid_search(list(range(settings["trials"])))
         space["notes"] = os.path.join(settings["side"], settings["name"] + "-{}.jsonl")
         config = tune.RunConfig(

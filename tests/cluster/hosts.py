@@ -81,6 +81,14 @@ class Hosts:
     def ip(self, name: str) -> str:
         return f"{NETWORK}.{self._numbers[name]}"
 
+    def names(self) -> list[str]:
+        """The machines that run."""
+        return list(self._pids)
+
+    def pid_space(self, name: str) -> str:
+        """What all processes of a machine have in common, as /proc/PID/ns/pid shows it."""
+        return os.readlink(f"/proc/{self._pids[name]}/ns/pid")
+
     def is_up(self, name: str) -> bool:
         return name in self._pids
 

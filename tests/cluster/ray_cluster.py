@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from hosts import Hosts
 
+from holdfast.engines.nanny_messages import WORKER_VARIABLE
+
 PORT = 6379
+LOOK_S = 0.1
 HERE = Path(__file__).parent
 
 
@@ -36,12 +41,17 @@ class RayHosts:
     def address(self) -> str:
         return f"{self.hosts.ip('a')}:{PORT}"
 
-    def up(self, *names: str, cpus: int = 2) -> None:
+    def up(self, *names: str, cpus: int = 2, **environment: str) -> None:
         """Make sure that these machines run, with a Ray node each; "a" is the head."""
         for name in names:
             if not self.hosts.is_up(name):
                 self.hosts.add(name)
-                self._start_node(name, cpus)
+                self._start_node(name, cpus, environment)
+
+    def leave(self, name: str) -> None:
+        """A machine leaves the cluster in order, and is switched off."""
+        self.hosts.run(name, str(Path(sys.executable).parent / "ray"), "stop", "--force")
+        self.hosts.power_off(name)
 
     def restart(self, *names: str, cpus: int = 2) -> None:
         """End Ray on these machines, of which "a" is the first, and start it again: another cluster."""
@@ -51,14 +61,16 @@ class RayHosts:
         for name in names:
             self._start_node(name, cpus)
 
-    def _start_node(self, name: str, cpus: int) -> None:
+    def _start_node(self, name: str, cpus: int, environment: Mapping[str, str] | None = None) -> None:
         ray = str(Path(sys.executable).parent / "ray")
         where = (
             ["--head", f"--port={PORT}", "--include-dashboard=false"] if name == "a" else [f"--address={self.address}"]
         )
         resources = json.dumps({f"host_{name}": 100})
         common = [f"--node-ip-address={self.hosts.ip(name)}", f"--num-cpus={cpus}", "--object-store-memory=100000000"]
+        variables = [f"{key}={value}" for key, value in (environment or {}).items()]
         command = [ray, "start", *where, *common, f"--resources={resources}", "--disable-usage-stats"]
+        command[:0] = ["env", *variables]
         try:
             self.hosts.run(name, *command, timeout_s=120)
         except AssertionError:
@@ -81,8 +93,44 @@ class RayHosts:
         process = self.hosts.start(name, "env", *variables, *program, log=log)
         return Experiment(self, experiment, process, log)
 
+    def ours(self) -> list[str]:
+        """Processes of holdfast and of its trials on all machines, without the driver; this machine sees them all."""
+        spaces = {self.hosts.pid_space(name): name for name in self.hosts.names()}
+        found = []
+        for entry in Path("/proc").iterdir():
+            with contextlib.suppress(OSError):
+                name = spaces.get(os.readlink(entry / "ns" / "pid")) if entry.name.isdigit() else None
+                if name is None or not (entry / "cmdline").read_bytes():  # of another machine, or not reaped yet
+                    continue
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                marked = WORKER_VARIABLE.encode() in (entry / "environ").read_bytes()
+                if marked or any(each in command for each in ("cluster.porter", "cluster.bridge", "WorkerActor")):
+                    found.append(f"{command} on {name}")
+        return found
+
     def close(self) -> None:
         self.hosts.close()
+
+
+def interrupt(cluster: RayHosts, experiment: Experiment) -> None:
+    """Ctrl+C."""
+    cluster.hosts.run("a", "pkill", "-INT", "-f", "cluster_trial.py")
+    experiment.process.wait(120)
+
+
+def wait_looks(seconds: float, done: Callable[[], Any], what: str) -> None:
+    """Wait for so many seconds, or on a busy machine longer, for whoever is waited for is late as well.
+
+    The time is counted in looks. Between two of them a process starts and ends, of as low a priority as Ray gives to
+    its workers.
+    """
+    looks = 0
+    while not done():
+        assert looks < seconds / LOOK_S, what
+        looks += 1
+        began = time.monotonic()
+        subprocess.run(["nice", "-n", "15", sys.executable, "-c", "pass"], check=True)
+        time.sleep(max(0.0, LOOK_S - (time.monotonic() - began)))
 
 
 class Experiment:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 
-from ray_cluster import RayHosts
+from ray_cluster import RayHosts, interrupt, wait_looks
+
+ON_B = {"CPU": 1, "host_b": 1}
 
 
 def test_trials_on_machines_that_share_nothing(cluster: RayHosts) -> None:
@@ -30,6 +32,34 @@ def test_a_killed_worker_is_counted_and_named(cluster: RayHosts) -> None:
     experiment.check_steps(0, 12)
     text = experiment.log.read_text()
     assert f"killed by SIGKILL, which holdfast did not send on {note['host']}" in text
+
+
+def test_a_worker_that_crashes_or_exits_is_counted_and_named_at_once(cluster: RayHosts) -> None:
+    experiment = cluster.start("a", "crashes", steps=16, every=2, max_failures=2, exits_at=12, requests=ON_B)
+    note = experiment.wait_for_step(0, 5)
+    cluster.hosts.run("b", "kill", "-SEGV", str(note["pid"]))
+    wait_looks(1.0, lambda: "SIGSEGV" in experiment.log.read_text(), "word of the crash")
+    exited = cluster.side / "crashes-0-exited.jsonl"
+    experiment.wait_for(exited.exists, "exit")
+    wait_looks(1.0, lambda: "exit code 7" in experiment.log.read_text(), "word of the exit")
+    assert experiment.finish()["trials"][0]["step"] == 16
+    experiment.check_steps(0, 16)
+    text = experiment.log.read_text()
+    assert "killed by SIGSEGV" in text
+    assert text.count("on b") >= 2
+
+
+def test_a_machine_that_joins_is_used_at_once(cluster: RayHosts) -> None:
+    experiment = cluster.start("a", "joins", trials=7, steps=1000000, every=1000)
+    for k in range(6):
+        experiment.wait_for_step(k, 1)
+    try:
+        cluster.up("d")
+        wait_looks(10.0, lambda: experiment.notes(6), "trial on the new machine")
+        assert experiment.notes(6)[0]["host"] == "d"
+    finally:
+        interrupt(cluster, experiment)
+        cluster.leave("d")
 
 
 def test_a_machine_that_is_switched_off_costs_no_failure_and_no_step(cluster: RayHosts) -> None:
@@ -58,16 +88,14 @@ def test_a_short_cut_goes_unnoticed(cluster: RayHosts) -> None:
 
 
 def test_a_killed_driver_leaves_nobody_and_its_experiment_continues(cluster: RayHosts) -> None:
-    experiment = cluster.start("a", "driver", trials=3, steps=40)
+    experiment = cluster.start("a", "driver", trials=3, steps=40, children=True)
     for k in range(3):
         experiment.wait_for_step(k, 5)
+    running = " ".join(cluster.ours())
+    assert all(each in running for each in ("cluster.porter", "WorkerActor", "sleep 10000"))
     cluster.hosts.run("a", "pkill", "-9", "-f", "cluster_trial.py")
+    wait_looks(2.0, lambda: not cluster.ours(), f"somebody is left: {cluster.ours()}")
     experiment.process.wait(30)
-    deadline = time.monotonic() + 30.0
-    for name in "abc":
-        while cluster.hosts.run(name, "bash", "-c", "pgrep -f '[c]luster.porter|[W]orkerActor|[c]luster.bridge'; true"):
-            assert time.monotonic() < deadline, f"somebody is left on {name}"
-            time.sleep(0.1)
     again = cluster.start("a", "driver")
     assert all(trial["step"] == 40 for trial in again.finish()["trials"])
     for k in range(3):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
+import shutil
 import sys
 import time
 from pathlib import Path
@@ -11,7 +13,8 @@ from typing import Any
 
 import pytest
 
-from ray_cluster import HERE, Experiment, RayHosts
+import holdfast
+from ray_cluster import HERE, Experiment, RayHosts, interrupt
 
 MODULE = "FACTOR = 3\n\n\ndef scaled(x):\n    return FACTOR * x\n"
 SCRIPT = """
@@ -43,12 +46,6 @@ def run_script(cluster: RayHosts, name: str, **settings: Any) -> Experiment:
 def notes_of(cluster: RayHosts, name: str) -> list[dict[str, Any]]:
     path = cluster.side / f"{name}.jsonl"
     return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
-
-
-def interrupt(cluster: RayHosts, experiment: Experiment) -> None:
-    """Ctrl+C."""
-    cluster.hosts.run("a", "pkill", "-INT", "-f", "cluster_trial.py")
-    experiment.process.wait(120)
 
 
 def test_what_cannot_begin_is_refused_with_what_to_do(cluster: RayHosts) -> None:
@@ -157,3 +154,20 @@ def test_two_hundred_trials(cluster: RayHosts) -> None:
     assert [(trial["step"], trial["error"]) for trial in trials] == [(2, "")] * 200
     for k in range(200):
         experiment.check_steps(k, 2)
+
+
+@pytest.mark.cluster
+def test_a_machine_with_another_version_is_not_used_and_named(cluster: RayHosts) -> None:
+    other = cluster.side / "other"
+    shutil.copytree(Path(holdfast.__file__).parent, other / "holdfast", ignore=shutil.ignore_patterns("__pycache__"))
+    (other / "holdfast" / "_version.py").write_text('__version__ = "0.0.1"\n')
+    cluster.up("v", PYTHONPATH=os.pathsep.join([str(other), *filter(None, sys.path)]))
+    try:
+        experiment = cluster.start("a", "version", trials=2, steps=2)
+        trials = experiment.finish()["trials"]
+        assert {trial["step"] for trial in trials} == {2}
+        assert "v" not in {trial["host"] for trial in trials}
+        assert "v has Python" in experiment.log.read_text()
+        assert "and holdfast 0.0.1, the driver has" in experiment.log.read_text()
+    finally:
+        cluster.leave("v")
