@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -180,3 +181,17 @@ def test_a_cluster_that_is_restarted_under_a_driver_is_joined_again(cluster: Ray
         experiment.wait_for_step(k, 6)
     cluster.restart("a", "b", "c")
     check_all(experiment, 3, 60)
+
+
+def test_out_of_memory_on_a_machine_is_counted_and_named(cluster: RayHosts) -> None:
+    """Ray's monitor sees the memory of the machine below all of these, which others use as well."""
+    facts = dict(line.split(":") for line in Path("/proc/meminfo").read_text().splitlines())
+    total, free = (int(facts[name].split()[0]) for name in ("MemTotal", "MemAvailable"))
+    threshold = (total - free + (1 << 20)) / total  # 1 GiB more than now
+    cluster.up("m", RAY_memory_usage_threshold=f"{threshold:.3f}", RAY_memory_monitor_refresh_ms="100")
+    try:
+        settings = {"requests": {"CPU": 1, "host_m": 1}, "takes": 4 << 30}
+        told = cluster.start("a", "memory", steps=4, **settings).finish()["trials"][0]
+        assert "out of memory on m" in told["error"]
+    finally:
+        cluster.leave("m")
