@@ -67,6 +67,8 @@ def test_a_machine_that_is_switched_off_costs_no_failure_and_no_step(cluster: Ra
     notes = [experiment.wait_for_step(k, 6) for k in range(3)]
     victim = next(note["host"] for note in notes if note["host"] != "a")
     cluster.hosts.power_off(victim)
+    look = "grep -rlsa node_lost /tmp/results/off; true"  # the journal
+    wait_looks(15.0, lambda: cluster.hosts.run("a", "bash", "-c", look), "word of the loss")
     trials = experiment.finish()["trials"]
     assert [(trial["step"], trial["error"]) for trial in trials] == [(150, "")] * 3
     for k in range(3):
