@@ -60,6 +60,13 @@ def test_a_snapshot_knows_the_backlog_oldest_first_and_that_trials_wait_for_it()
     assert list(again.staged) == list(state.staged) == [(1, 0), (0, 0), (1, 1)]
 
 
+def test_a_snapshot_knows_why_the_driver_ended_and_what_has_to_change() -> None:
+    state = failed_trials(1)
+    apply(state, ev.DriverStopped(6.0, "MetricMissingError: no loss", "metric"), RULE)
+    again = state_from(_decode(snapshot_payload(state, state.trials, {})), [], RULE)
+    assert (again.stopped, again.needs_change) == ("MetricMissingError: no loss", "metric")
+
+
 def test_a_snapshot_does_not_grow_with_the_trials_that_have_ended() -> None:
     few, many = (snapshot_payload(failed_trials(count), [], {}) for count in (10, 200))
     assert len(many) <= len(few) + 8  # larger numbers, not more of them

@@ -57,6 +57,7 @@ class SnapshotRecord(msgspec.Struct, array_like=True):
     requests: list[str] = []
     tags: tuple[str, ...] = ()
     notes: tuple[UserNote, ...] = ()
+    needs_change: str = ""
 
 
 _trial_decoder = msgspec.msgpack.Decoder(Trial)
@@ -297,6 +298,7 @@ def snapshot_payload(state: State, live: list[Trial], policies: dict[str, bytes]
         requests=list(state.requests),
         tags=state.tags,
         notes=state.notes,
+        needs_change=state.needs_change,
     )
     return msgspec.msgpack.encode(record)
 
@@ -321,6 +323,7 @@ def state_from(record: SnapshotRecord, archived: list[Trial], retention: Retenti
     state.asks, state.objects, state.settings = record.asks, record.objects, record.settings
     state.reopened = record.reopened
     state.requests, state.tags, state.notes = dict.fromkeys(record.requests), record.tags, record.notes
+    state.needs_change = record.needs_change
     state.full_since, state.full_limit = record.full_since, record.full_limit
     _oldest_first(state)
     return state
