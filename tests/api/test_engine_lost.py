@@ -13,11 +13,12 @@ import holdfast as tune
 from holdfast.config import Environment
 from holdfast.controller import driver
 from holdfast.controller.experiment import Experiment
-from holdfast.controller.spec import Root
+from holdfast.controller.lost_reports import was_started
 from holdfast.core.observations import Interrupted, Observation, Report
 from holdfast.engines.base import Engine
 from holdfast.engines.local_engine import LocalProcessEngine
 from holdfast.errors import EngineLostError
+from holdfast.storage.layout import Root
 
 WHY = "the connection to the Ray cluster was lost"
 
@@ -80,6 +81,6 @@ def test_what_the_cluster_refuses_leaves_the_experiment_unstarted(
         patch.setattr(driver, "choose_engine", refusing)
         with pytest.raises(tune.TuneError, match="no such cluster"):
             tuner.fit()
-    assert not Root(tmp_path / "e").was_started()
+    assert not was_started(Root(tmp_path / "e"))
     again = tune.Tuner(train, param_space={"steps": 1}, run_config=config)
     assert again.fit()[0].metrics["step"] == 0

@@ -6,7 +6,7 @@ import pytest
 from api_trainables import count, noop
 
 import holdfast as tune
-from holdfast.config.run import _HOOKS
+from holdfast.config.run import CALLBACK_HOOKS
 from holdfast.errors import InvalidInputError, InvalidTypeError, StorageError, TuneError
 
 
@@ -108,7 +108,7 @@ def test_what_has_no_hook_is_no_callback(wrong):
 
 def test_the_hooks_that_settings_know_are_those_of_a_callback():
     hooks = {name for name in vars(tune.Callback) if name == "setup" or name.startswith("on_")}
-    assert set(_HOOKS) == hooks
+    assert set(CALLBACK_HOOKS) == hooks
 
 
 def test_a_callback_need_not_be_derived_from_callback():

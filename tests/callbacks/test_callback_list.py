@@ -19,8 +19,8 @@ from holdfast.callbacks import (
     callbacks_from_paths,
     default_callbacks,
 )
-from holdfast.callbacks.callback import HOOKS
 from holdfast.callbacks.file_writer import FileWriter
+from holdfast.config.run import CALLBACK_HOOKS
 
 
 class Recorder(Callback):
@@ -30,7 +30,7 @@ class Recorder(Callback):
         self.calls: list[tuple[str, dict[str, Any]]] = []
 
     def __getattribute__(self, name: str) -> Any:
-        if name in HOOKS:
+        if name in CALLBACK_HOOKS:
             return lambda **arguments: self.calls.append((name, arguments))
         return super().__getattribute__(name)
 
@@ -44,10 +44,10 @@ def needs_something(argument: int) -> None:
 
 
 def test_every_hook_of_the_contract_exists_and_accepts_further_arguments() -> None:
-    for hook in HOOKS:
+    for hook in CALLBACK_HOOKS:
         parameters = inspect.signature(getattr(Callback, hook)).parameters
         assert parameters["info"].kind is inspect.Parameter.VAR_KEYWORD
-    assert {"on_trial_restore", "on_checkpoint", "on_trial_recover"} <= set(HOOKS)
+    assert {"on_trial_restore", "on_checkpoint", "on_trial_recover"} <= set(CALLBACK_HOOKS)
 
 
 def test_hooks_are_called_by_keyword_in_the_order_of_the_list() -> None:
@@ -64,7 +64,7 @@ def test_hooks_are_called_by_keyword_in_the_order_of_the_list() -> None:
     assert order == ["a3", "b3"]
 
 
-@pytest.mark.parametrize("hook", HOOKS)
+@pytest.mark.parametrize("hook", CALLBACK_HOOKS)
 def test_a_hook_reaches_whoever_overrides_it(hook: str) -> None:
     recorder = Recorder()
     callbacks = CallbackList([Callback(), recorder])
@@ -75,7 +75,7 @@ def test_a_hook_reaches_whoever_overrides_it(hook: str) -> None:
 
 def test_hooks_that_nobody_overrides_are_not_wanted() -> None:
     callbacks = CallbackList([Callback(), LoggerCallback()])
-    assert not any(callbacks.wants(hook) for hook in HOOKS)
+    assert not any(callbacks.wants(hook) for hook in CALLBACK_HOOKS)
 
 
 def test_a_logger_is_called_for_the_methods_that_it_overrides(tmp_path: Path) -> None:
@@ -94,7 +94,7 @@ def test_a_logger_is_called_for_the_methods_that_it_overrides(tmp_path: Path) ->
     world = World(tmp_path)
     trial = world.create()
     callbacks = CallbackList([Mine()])
-    wanted = {hook for hook in HOOKS if callbacks.wants(hook)}
+    wanted = {hook for hook in CALLBACK_HOOKS if callbacks.wants(hook)}
     assert wanted == {"on_trial_restore", "on_trial_result", "on_trial_complete", "on_trial_error"}
     about = {"iteration": 1, "trials": world.trials, "trial": trial}
     callbacks.call("on_trial_start", **about)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar
 
+from holdfast.config.run import CALLBACK_HOOKS
+
 if TYPE_CHECKING:
     from holdfast.callbacks.file_writer import FileWriter
     from holdfast.checkpoints.checkpoint import Checkpoint
@@ -93,22 +95,6 @@ class Callback:
         """Take back what ``get_state`` returned in an earlier driver."""
 
 
-HOOKS = (
-    "setup",
-    "on_step_begin",
-    "on_step_end",
-    "on_trial_start",
-    "on_trial_restore",
-    "on_trial_save",
-    "on_trial_result",
-    "on_trial_complete",
-    "on_trial_recover",
-    "on_trial_error",
-    "on_checkpoint",
-    "on_experiment_end",
-)
-
-
 class CallbackList:
     """Calls hooks on callbacks; a hook that nobody overrides costs nothing.
 
@@ -128,7 +114,9 @@ class CallbackList:
                 use_writer = getattr(callback, "use_writer", None)
                 if use_writer is not None:
                     use_writer(writer)
-        self._calls = {hook: [getattr(each, hook) for each in ordered if _overrides(each, hook)] for hook in HOOKS}
+        self._calls = {
+            hook: [getattr(each, hook) for each in ordered if _overrides(each, hook)] for hook in CALLBACK_HOOKS
+        }
         self._on_result = self._calls["on_trial_result"]
 
     def wants(self, hook: str) -> bool:

@@ -35,7 +35,7 @@ RAY_CLIENT = "ray://"
 
 LEAST_OUTPUT_BYTES = 4096
 
-_HOOKS = (
+CALLBACK_HOOKS = (
     "setup",
     "on_step_begin",
     "on_step_end",
@@ -49,7 +49,7 @@ _HOOKS = (
     "on_checkpoint",
     "on_experiment_end",
 )
-"""What a callback has at least one of; a test compares them with those of ``Callback``."""
+"""What can be called on a callback; it has at least one of these."""
 
 
 @documented
@@ -381,7 +381,7 @@ class RunConfig(ConfigBase):
                 raise refuse("RunConfig.callbacks", self.callbacks, "a list of callback objects")
             for index, callback in enumerate(self.callbacks):
                 instance_not_class(f"RunConfig.callbacks[{index}]", callback)
-                if not any(hasattr(callback, hook) for hook in _HOOKS):
+                if not any(hasattr(callback, hook) for hook in CALLBACK_HOOKS):
                     what, hint = (
                         f"RunConfig.callbacks[{index}]",
                         "Expected a Callback: derive its class from tune.Callback.",

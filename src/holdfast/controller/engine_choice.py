@@ -18,7 +18,7 @@ from holdfast.config import Environment, LocalEngine, RayEngine, RunConfig
 from holdfast.config.run import RAY_CLIENT
 from holdfast.controller.remote_experiment import mirrored_in
 from holdfast.engines.base import Engine
-from holdfast.engines.cluster.joined import is_client_here, is_joined_here
+from holdfast.engines.cluster.joined import is_client_here, is_joined_here, knock
 from holdfast.engines.local_engine import LocalProcessEngine
 from holdfast.errors import InvalidInputError
 from holdfast.space.objects import is_marker
@@ -29,8 +29,6 @@ from holdfast.trainable.pickling import OWN_FILE, by_value, dump_trainable
 if TYPE_CHECKING:
     from holdfast.controller.experiment import Experiment
     from holdfast.storage.store_access import StoreAccess
-
-REACH_S = 5.0
 
 
 def check_cluster(config: RunConfig, environment: Environment) -> None:
@@ -94,7 +92,7 @@ def _check_address(address: str) -> None:
             "'auto' for the cluster that this machine is part of. Nothing was started."
         )
     try:
-        socket.create_connection((host, int(port)), REACH_S).close()
+        knock(host, int(port))
     except OSError as error:
         raise InvalidInputError(
             f"There is no Ray cluster at {address!r}: {error.strerror or error}. Start one with `ray start --head`, or "

@@ -27,12 +27,11 @@ from holdfast.engines import kernel, process_tree
 from holdfast.engines.cluster import bridge_messages as say
 from holdfast.engines.cluster.actor_worker import WorkerPlan
 from holdfast.engines.cluster.handshake import HandshakeError, frame, receive_frame
+from holdfast.engines.cluster.joined import knock
 from holdfast.engines.cluster.node_messages import PorterPlan
 
 LOOK_S = 1.0
 """How often the cluster is asked for its nodes."""
-
-REACH_S = 5.0
 
 TOKEN_ADVICE = (
     "The cluster's nodes do not agree on authentication: set RAY_AUTH_MODE=token and give every node and this machine "
@@ -291,7 +290,7 @@ def _is_heard(address: str) -> bool:
     """Whether anybody listens at an address."""
     host, _, port = address.rpartition(":")
     try:
-        socket.create_connection((host, int(port)), REACH_S).close()
+        knock(host, int(port))
     except (OSError, ValueError):
         return False
     return True

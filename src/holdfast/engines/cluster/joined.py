@@ -1,9 +1,12 @@
-"""Whether this process has joined a Ray cluster. Imports nothing: whoever has not imported Ray has joined none."""
+"""Whether this process has joined a Ray cluster, and whether anybody listens at an address. Never imports Ray."""
 
 from __future__ import annotations
 
 import socket
 import sys
+
+REACH_S = 5.0
+"""How long somebody may take to accept a connection."""
 
 
 def is_joined_here() -> bool:
@@ -32,3 +35,8 @@ def _resolved(address: str) -> tuple[str, str]:
         return socket.gethostbyname(host), port
     except OSError:
         return host, port
+
+
+def knock(host: str, port: int) -> None:
+    """Connect to an address and hang up; raises ``OSError`` if nobody listens there."""
+    socket.create_connection((host, port), REACH_S).close()
