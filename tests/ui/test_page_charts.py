@@ -13,7 +13,7 @@ from opened import Opened
 from ui_clients import LiveServer
 from written import Written, write_trials
 
-from holdfast.core.events import ErrorFacts
+from holdfast.core.events import Cause, ErrorFacts
 from holdfast.results.packing import MISSING, PackedColumn, pack, unpack
 
 if TYPE_CHECKING:
@@ -34,13 +34,15 @@ def _loss(n: int, step: int) -> dict[str, float]:
 
 @pytest.fixture(scope="module")
 def varied(serve: Serve, tmp_path_factory: pytest.TempPathFactory) -> LiveServer:
-    """Twelve trials: `steps` is the same in all, some came to their full budget, one was killed by a signal."""
+    """Twelve trials: `steps` is the same in all, some came to their full budget, one was killed, one tried again."""
     trials = [
         Written(
             {"steps": 12, "lr": 0.001 * (n + 1), "layers": n % 4 + 1, "act": ("relu", None, "gelu")[n % 3]},
             [_loss(n, step) for step in range(1, 5)],
             reason="reached max_t" if n % 2 else "behind at rung 3",
             error=ErrorFacts(message="killed by SIGKILL") if n == 11 else None,
+            cause=Cause.SIGNAL,
+            lost=[_loss(n, 1), _loss(n, 2)] if n == 10 else None,
         )
         for n in range(12)
     ]
@@ -134,7 +136,6 @@ def test_none_is_a_value(varied: LiveServer, open_page: Open) -> None:
     page = open_page(varied.address, "#/")
     page.see("relu, gelu, None", "dd")
     page.see("1 to 8, whole", "dd")
-    page.see("killed by a signal", "main strong")
     page.go("#/trials/abcde_00001")
     page.see("None", ".facts dd")
 
@@ -155,8 +156,24 @@ def test_none_is_a_value(varied: LiveServer, open_page: Open) -> None:
     page.go("#/charts/slice?x=act")
     page.page.locator("details.behind summary").click()
     page.see("None", "details.behind [role=cell]")
+
+
+def test_failures_and_attempts_in_the_words_of_the_server(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/")
+    page.see("the process was killed · 1 trial", ".rows p")
     page.go("#/trials/abcde_00011")
-    page.see("killed by a signal: killed by SIGKILL", "main p")
+    page.see("the process was killed: killed by SIGKILL", "main p")
+    page.go("#/trials/abcde_00010")
+    page.see("Last failure", "h2")
+    page.see("out of memory: killed by SIGKILL", "main p")
+    rows = "[...document.querySelectorAll('[aria-label=Attempts] tbody tr')].map((row) => row.children)"
+    page.until(f"{rows}.length === 2")
+    said = page.page.evaluate(f"{rows}.map((cells) => [0, 2, 3, 4].map((i) => cells[i].textContent))")
+    assert said == [
+        ["1", "3.0 s", "failed (out of memory)", "node:4242"],
+        ["2", "6.0 s", "finished", "node:4242"],
+    ]
+    page.see("2", ".tile:nth-child(3) dd")
 
 
 def test_output_opens_at_its_end(varied: LiveServer, open_page: Open) -> None:

@@ -28,12 +28,16 @@ class Written(NamedTuple):
         rows: One dict of metrics for each report.
         reason: Why it ended.
         error: What ended it, if it failed.
+        cause: Why it failed, as the journal says it.
+        lost: What the first attempt reported in vain: it is tried again from the beginning. None for one attempt.
     """
 
     config: dict[str, Any]
     rows: Sequence[dict[str, float]]
     reason: str = "returned"
     error: ev.ErrorFacts | None = None
+    cause: str = ev.Cause.EXCEPTION
+    lost: Sequence[dict[str, float]] | None = None
 
 
 def write_trials(path: Path, trials: Sequence[Written], *, space: dict[str, Any] | None = None) -> Path:
@@ -77,7 +81,19 @@ def _events_of(n: int, trial: Written) -> list[ev.AnyEvent]:
         ev.TrialCreated(at, n, f"abcde_{n:05d}", trial.config, f"{n}", tuple(trial.config)),
         ev.TrialStarted(at, n, 1),
     ]
-    found += [ev.Reported(at + k, n, 1, 1, 1.0, dict(row)) for k, row in enumerate(trial.rows, start=1)]
+    attempt = 1
+    if trial.lost is not None:
+        found += _reports(at, n, attempt, trial.lost)
+        at += len(trial.lost) + 1
+        error = ev.ErrorFacts(message="killed by SIGKILL")
+        found += [ev.AttemptFailed(at, n, attempt, ev.Cause.OUT_OF_MEMORY, error), ev.TrialStarted(at, n, attempt + 1)]
+        attempt += 1
+    found += _reports(at, n, attempt, trial.rows)
+    end = START + TURN_S * (n + 1) - 1
     if trial.error is not None:
-        return [*found, ev.TrialErrored(at + TURN_S - 1, n, 1, "exception", trial.error)]
-    return [*found, ev.TrialTerminated(at + TURN_S - 1, n, 1, trial.reason)]
+        return [*found, ev.TrialErrored(end, n, attempt, trial.cause, trial.error)]
+    return [*found, ev.TrialTerminated(end, n, attempt, trial.reason)]
+
+
+def _reports(at: float, n: int, attempt: int, rows: Sequence[dict[str, float]]) -> list[ev.AnyEvent]:
+    return [ev.Reported(at + k, n, attempt, 1, 1.0, dict(row)) for k, row in enumerate(rows, start=1)]

@@ -44,22 +44,6 @@ export function configValue(given: Json | undefined, limit = 80): string {
   return given === null ? "None" : value(given, limit);
 }
 
-const CAUSES: Record<string, string> = {
-  died: "killed by a signal",
-  killed: "killed by a signal",
-  signal: "killed by a signal",
-  oom: "out of memory",
-  hang: "no sign of life",
-  exception: "exception",
-};
-
-/** What ended a trial, in words: the type of its error, or the cause where no exception was raised. */
-export function causeWords({ type, cause, message }: { type?: string | null; cause?: string | null; message?: string | null }): string {
-  if (type) return oneLine(type, 200);
-  if (message && /\bSIG[A-Z]+\b|\bsignal\b/.test(message)) return CAUSES.signal!;
-  return oneLine((cause && CAUSES[cause]) || cause || "no exception", 200);
-}
-
 export function plural(n: number, noun: string): string {
   return `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 }

@@ -27,13 +27,15 @@ export interface Best {
 }
 
 export interface Failure {
+  /** What failed, in a few words; `type` is empty where no exception was raised. */
+  title: string;
   cause: string;
-  count?: number;
-  type?: string;
+  type: string;
   message?: string;
   location?: string;
-  trials?: string[] | number;
-  first?: string;
+  /** How many trials ended by it, and the ids of the first ones. */
+  count: number;
+  trials: string[];
 }
 
 export interface Note {
@@ -79,8 +81,7 @@ export interface Experiment {
 }
 
 export interface ErrorFacts {
-  cause?: string;
-  type?: string;
+  title: string;
   message?: string;
   location?: string;
   traceback?: string | null;
@@ -101,13 +102,17 @@ export interface Attempt {
   started?: number | null;
   ended?: number | null;
   outcome?: string;
+  /** Why it ended other than by finishing; empty if it did not. */
+  cause?: string;
   worker?: string | null;
 }
 
 export interface Copy {
   time?: number;
   from: string;
-  checkpoint?: string | number | null;
+  checkpoint?: string | null;
+  /** The trial that made the checkpoint: `from` may itself have been a copy. */
+  checkpoint_of?: string | null;
   iteration?: number | null;
 }
 
@@ -120,7 +125,7 @@ export interface TrialRow {
   config: Config;
   last_result?: Config | null;
   metrics?: Config | null;
-  attempts: number | Attempt[];
+  attempts: number;
   failures?: number;
   error?: ErrorFacts | null;
   last_failure?: ErrorFacts | null;
@@ -133,6 +138,7 @@ export interface TrialRow {
 }
 
 export interface TrialDetail extends TrialRow {
+  attempt_list?: Attempt[];
   checkpoints?: Checkpoint[];
   lineage?: Copy[] | null;
   path?: string;

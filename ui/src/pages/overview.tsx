@@ -4,7 +4,7 @@ import { NoCurves, curvesSpec, curvesTable, sampleNote, shownCurves, useCurves }
 import { historySpec, historyTable, seriesOf, useColumns } from "../charts/history";
 import { NothingYet } from "../charts/frame";
 import { Plot } from "../charts/plot";
-import { ago, bytes, causeWords, clock, configValue, count, duration, number, oneLine, plural, safe, value } from "../format";
+import { ago, bytes, clock, configValue, count, duration, number, oneLine, plural, safe, value } from "../format";
 import { ExperimentActions } from "../parts/actions";
 import { Behind } from "../parts/behind";
 import { Command, statusWord } from "../parts/small";
@@ -202,14 +202,12 @@ function FailuresCard({ experiment }: { experiment: Experiment }) {
 }
 
 function FailureRow({ failure, id }: { failure: Failure; id: string }) {
-  const trials = Array.isArray(failure.trials) ? failure.trials : failure.first ? [failure.first] : [];
-  const times = failure.count ?? (typeof failure.trials === "number" ? failure.trials : trials.length);
   return (
     <li>
-      <p class="wrap"><strong>{causeWords(failure)}</strong>{` · ${plural(times, "trial")}${failure.type ? ` · ${oneLine(failure.cause, 60)}` : ""}`}</p>
+      <p class="wrap"><strong>{oneLine(failure.title, 200)}</strong>{` · ${plural(failure.count, "trial")}`}</p>
       {failure.message && <p class="small wrap">{oneLine(failure.message, 300)}</p>}
       {failure.location && <p class="small muted mono wrap">{oneLine(failure.location, 200)}</p>}
-      <p class="small">{trials.slice(0, 8).map((trial) => <><a href={link(id, ["trials", trial])}>{oneLine(trial, 40)}</a>{" "}</>)}</p>
+      <p class="small">{failure.trials.slice(0, 8).map((trial) => <><a href={link(id, ["trials", trial])}>{oneLine(trial, 40)}</a>{" "}</>)}</p>
     </li>
   );
 }

@@ -4,7 +4,7 @@ import { getJson, trialPath } from "../api";
 import { NoCurves, curvesSpec, shownCurves, useCurvesOf } from "../charts/curves";
 import { Plot } from "../charts/plot";
 import { MetricSelect, metricOf } from "../charts/select";
-import { bytes, causeWords, clock, configValue, duration, number, oneLine, plural, safe, value } from "../format";
+import { bytes, clock, configValue, duration, number, oneLine, plural, safe, value } from "../format";
 import { onKey } from "../keyboard";
 import { TrialActions } from "../parts/actions";
 import { Behind } from "../parts/behind";
@@ -46,7 +46,7 @@ export function TrialPage({ route, trial }: { route: Route; trial: string }) {
           <FactsCard title="Configuration" facts={detail.config} show={configValue} />
           <StoryCard trial={trial} version={version} />
           <CheckpointsCard checkpoints={detail.checkpoints ?? []} />
-          <AttemptsCard attempts={Array.isArray(detail.attempts) ? detail.attempts : []} />
+          <AttemptsCard attempts={detail.attempt_list ?? []} />
         </div>
         <div class="half stack">
           <FactsCard title="Last report" facts={detail.last_result ?? detail.metrics ?? {}} />
@@ -63,12 +63,11 @@ function Summary({ detail }: { detail: TrialDetail }) {
   const { started_at: start, ended_at: end } = detail;
   const metric = useStore().experiment!.metric;
   const last = metric ? (detail.last_result ?? detail.metrics)?.[metric] : undefined;
-  const attempts = Array.isArray(detail.attempts) ? detail.attempts.length : detail.attempts;
   return (
     <dl class="tiles">
       <div class="tile"><dt>{metric ? `last ${oneLine(metric, 30)}` : "metric"}</dt><dd>{value(last)}</dd></div>
       <div class="tile"><dt>iteration</dt><dd>{number(detail.iteration)}</dd></div>
-      <div class="tile"><dt>attempts</dt><dd>{number(attempts)}</dd><dd>{detail.failures ? plural(detail.failures, "failure") : "no failure"}</dd></div>
+      <div class="tile"><dt>attempts</dt><dd>{number(detail.attempts)}</dd><dd>{detail.failures ? plural(detail.failures, "failure") : "no failure"}</dd></div>
       <div class="tile"><dt>started</dt><dd>{clock(start, false)}</dd><dd>{start ? clock(start).slice(0, 10) : "not yet"}</dd></div>
       <div class="tile"><dt>{end ? "ended" : "running for"}</dt><dd>{end ? clock(end, false) : duration(start ? Date.now() / 1000 - start : null)}</dd><dd>{start && end ? `after ${duration(end - start)}` : ""}</dd></div>
     </dl>
@@ -80,7 +79,7 @@ function ErrorCard({ error, final }: { error: ErrorFacts | null | undefined; fin
   return (
     <section class="card">
       <h2>{final ? "Error" : "Last failure"}</h2>
-      <p class="wrap"><strong>{causeWords(error)}</strong>{error.message ? `: ${safe(error.message, 2000)}` : ""}</p>
+      <p class="wrap"><strong>{oneLine(error.title, 200)}</strong>{error.message ? `: ${safe(error.message, 2000)}` : ""}</p>
       {error.location && <p class="small muted mono wrap">{oneLine(error.location, 300)}</p>}
       {error.traceback && <pre class="text-block" tabIndex={0} style={{ marginTop: "10px" }} aria-label="Traceback">{safe(error.traceback, 100000)}</pre>}
     </section>
@@ -213,11 +212,20 @@ function LineageCard({ copies }: { copies: Copy[] }) {
       <h2>Lineage</h2>
       <ol class="story">
         {copies.map((copy) => (
-          <li><time title={clock(copy.time)}>{clock(copy.time, false)}</time><p>{"copied "}<a href={link(store.id, ["trials", copy.from])}>{oneLine(copy.from, 60)}</a>{` from checkpoint ${copy.checkpoint ?? "?"}${copy.iteration ? ` at iteration ${copy.iteration}` : ""}`}</p></li>
+          <li><time title={clock(copy.time)}>{clock(copy.time, false)}</time><p>{"copied "}<a href={link(store.id, ["trials", copy.from])}>{oneLine(copy.from, 60)}</a>{copyWords(copy)}</p></li>
         ))}
       </ol>
     </section>
   );
+}
+
+function copyWords({ checkpoint, checkpoint_of: maker, from, iteration }: Copy): string {
+  const which = checkpoint ? ` from ${oneLine(checkpoint, 60)}${maker && maker !== from ? ` of ${oneLine(maker, 60)}` : ""}` : "";
+  return `${which}${iteration ? ` at iteration ${iteration}` : ""}`;
+}
+
+function outcomeWords({ outcome, cause }: Attempt): string {
+  return oneLine(`${outcome ?? "–"}${cause ? ` (${cause.replace(/_/g, " ")})` : ""}`, 80);
 }
 
 function AttemptsCard({ attempts }: { attempts: Attempt[] }) {
@@ -230,7 +238,7 @@ function AttemptsCard({ attempts }: { attempts: Attempt[] }) {
           <thead><tr><th class="right">attempt</th><th>started</th><th>took</th><th>outcome</th><th>worker</th></tr></thead>
           <tbody>
             {attempts.map((a) => (
-              <tr><td class="right">{a.attempt}</td><td>{clock(a.started)}</td><td>{a.started && a.ended ? duration(a.ended - a.started) : "–"}</td><td>{oneLine(a.outcome ?? "–", 60)}</td><td class="wrap">{oneLine(a.worker ?? "–", 60)}</td></tr>
+              <tr><td class="right">{a.attempt}</td><td>{clock(a.started)}</td><td>{a.started && a.ended ? duration(a.ended - a.started) : "–"}</td><td>{outcomeWords(a)}</td><td class="wrap">{oneLine(a.worker ?? "–", 60)}</td></tr>
             ))}
           </tbody>
         </table>
