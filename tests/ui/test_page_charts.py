@@ -14,7 +14,7 @@ from ui_clients import LiveServer
 from written import Written, write_trials
 
 from holdfast.core.events import Cause, ErrorFacts
-from holdfast.results.packing import MISSING, PackedColumn, pack, unpack
+from holdfast.results.packing import PackedColumn, pack, unpack
 
 if TYPE_CHECKING:
     from playwright.sync_api import Route
@@ -111,6 +111,16 @@ def test_a_budget_that_is_used_up_is_no_early_stop(varied: LiveServer, alike: Li
     page.see("The filter hides 4 trials", ".empty")
     page.unsee("Nothing to draw yet", ".empty")
 
+    def early(route: Route) -> None:
+        head, columns = unpack(route.fetch().body())
+        columns["early_stopped"] = PackedColumn("early_stopped", array("i", [1, 0, 0, 0]))
+        more = {key: value for key, value in head.items() if key not in ("rows", "columns")}
+        route.fulfill(body=pack(columns.values(), head["rows"], **more))
+
+    page.page.route("**/api/experiments/*/columns?*early_stopped*", early)
+    page.page.reload()
+    page.see("4 trials; 1 stopped early (○)", ".chart-note")
+
 
 def test_damage_is_said_where_it_matters(varied: LiveServer, open_page: Open) -> None:
     """Damage may be found long after the page was opened: by the first question that reads all reports."""
@@ -138,22 +148,20 @@ def test_none_is_a_value(varied: LiveServer, open_page: Open) -> None:
     page.see("1 to 8, whole", "dd")
     page.go("#/trials/abcde_00001")
     page.see("None", ".facts dd")
-
-    def with_none(route: Route) -> None:
-        head, columns = unpack(route.fetch().body())
-        act = columns["config/act"]
-        codes = array("I", [2 if code == MISSING else code for code in act.data])
-        columns["config/act"] = PackedColumn("config/act", codes, ["relu", "gelu", None])
-        more = {key: value for key, value in head.items() if key not in ("rows", "columns")}
-        route.fulfill(body=pack(columns.values(), head["rows"], **more))
-
-    page.page.route("**/api/experiments/*/columns?*config%2Fact*", with_none)
     page.go("#/trials")
-    page.page.reload()
     page.see("None", ".vrow")
     page.go("#/compare?trials=abcde_00000,abcde_00001")
     page.see("None", "td")
     page.go("#/charts/slice?x=act")
+    page.page.locator("details.behind summary").click()
+    page.see("None", "details.behind [role=cell]")
+    page.go("#/trials?filter=act == None")
+    page.see("4 of 12 trials", "[role=status]")
+    page.go("#/trials?columns=trial_id|config/act&sort=config/act")
+    shown = "[...document.querySelectorAll('.vrow')].map((row) => row.lastElementChild.textContent).join(' ')"
+    page.until(f"{shown} === '{' '.join(4 * ['gelu'] + 4 * ['relu'] + 4 * ['None'])}'")
+    page.go("#/charts/contour?x=act&y=layers")
+    page.page.wait_for_selector(CANVAS)
     page.page.locator("details.behind summary").click()
     page.see("None", "details.behind [role=cell]")
 
@@ -274,10 +282,13 @@ def test_state_of_an_experiment_that_cannot_be_read(varied: LiveServer, open_pag
 def test_words_of_durability_and_uploads(varied: LiveServer, open_page: Open) -> None:
     page = open_page(varied.address, "#/")
     page.see("a power cut would lose nothing", ".tile")
-    waiting = {"checkpoints": 14, "bytes": 123_456_789_000, "oldest_s": 3.0, "waiting_since": None}
+    page.see("no checkpoint waits", ".tile")
+    text = "checkpoints were not uploaded: the next driver uploads those that are still on its machine"
+    waiting = {"checkpoints": 14, "bytes": 123_456_789_000, "oldest_s": 3.0, "waiting_since": None, "text": text}
     _replaced(page, "", lambda found: found | {"backlog": waiting, "state": "interrupted", "why": "x"})
     page.page.reload()
-    page.see("not uploaded: no driver runs", ".tile")
-    page.unsee("on the way", ".tile")
+    page.see("14 checkpoints", ".tile")
+    page.see("123 GB", ".tile")
+    page.see(text, ".tile")
     cut = "[...document.querySelectorAll('.tile dd')].filter((e) => e.scrollWidth > e.clientWidth).length"
     assert page.page.evaluate(cut) == 0

@@ -36,7 +36,7 @@ export function decode(buffer: ArrayBuffer): Columns {
   return { rows: head.rows, record: head.record ?? 0, thinned: Boolean(head.thinned), columns };
 }
 
-/** The value in a row: a number, a JSON value of a category, or null if it is missing. */
+/** The value in a row: a number or a JSON value of a category; null if it is missing, or is Python's None. */
 export function valueAt(column: Column | undefined, row: number): Json {
   if (!column) return null;
   const raw = column.data[row];
@@ -175,7 +175,9 @@ export function sortKeys(column: Column, rows: number): Float64Array {
   return keys;
 }
 
+/** Numbers, then texts, then None. */
 function compareValues(a: Json, b: Json): number {
+  if (a === null || b === null) return Number(a === null) - Number(b === null);
   if (typeof a === "number" && typeof b === "number") return a - b;
   if (typeof a === "number" || typeof b === "number") return typeof a === "number" ? -1 : 1;
   const [left, right] = [textKey(a), textKey(b)];

@@ -6,7 +6,7 @@ import { ApiError, type Subscription, experimentPath, follow, getBinary, getJson
 import { type Column, type Columns, TrialTable, decode } from "./columns";
 import type { Change, Experiment, StoryLine } from "./types";
 
-const BASE_COLUMNS = ["trial_id", "status", "iteration", "time_total_s", "started", "ended", "attempts", "reason"];
+const BASE_COLUMNS = ["trial_id", "status", "iteration", "time_total_s", "started", "ended", "attempts", "early_stopped"];
 const POLL_MS = 5000;
 const LOADING_POLL_MS = 50; // The server itself waits for a moment before it answers.
 const MIN_REFRESH_MS = 200;

@@ -63,7 +63,7 @@ export interface Experiment {
   started_at: number | null;
   last_event_at: number | null;
   durable_lag_s: number | null;
-  backlog?: { checkpoints: number; bytes: number; oldest_s: number | null; waiting_since?: number | null } | null;
+  backlog?: { checkpoints: number; bytes: number; oldest_s: number | null; waiting_since?: number | null; text: string } | null;
   holder?: { host: string | null; pid: number | null; since?: number | null; age_s?: number; certain?: boolean } | null;
   journal_damage?: { message: string } | null;
   damage: string | null;

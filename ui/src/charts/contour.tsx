@@ -5,7 +5,6 @@ import { number, oneLine } from "../format";
 import { Empty, Loading } from "../parts/small";
 import { useStore } from "../store";
 import { rampTable } from "../theme";
-import type { Json } from "../types";
 import { ChartFrame, ColourBar, type FrameProps, placeholder, useChart } from "./frame";
 import { circle } from "./paint";
 import { ordered, useVarying } from "./params";
@@ -16,7 +15,7 @@ import { MetricSelect, ParamSelect, metricOf } from "./select";
 interface Side {
   name?: string;
   log?: boolean;
-  categories?: Json[] | null;
+  categories?: (string | null)[] | null;
 }
 
 interface Contour {
@@ -44,7 +43,8 @@ function sideSpec(side: Side | undefined, label: string, values: number[], whole
   return { label, log, whole: whole && !log, ...limits };
 }
 
-const optionText = (option: Json): string => (option === null ? "None" : String(option));
+/** The text of an option; null is Python's None. */
+const optionText = (option: string | null | undefined): string => (option === null ? "None" : (option ?? "–"));
 const isConstant = (values: number[]): boolean => spanOf(values) <= 1e-12 * Math.abs(values[0] ?? 0);
 const spanOf = (values: number[]): number => (values.length ? Math.max(...values) - Math.min(...values) : 0);
 
@@ -144,7 +144,7 @@ function ContourOf({ x, y, metric, mode, varying, controls }: ContourProps) {
         count: trials.length,
         cell: (i, c) => {
           const categories = [data?.x, data?.y][c]?.categories;
-          return categories ? optionText(categories[trials[i]![c]!] ?? null) : number(trials[i]![c]);
+          return categories ? optionText(categories[trials[i]![c]!]) : number(trials[i]![c]);
         },
       }}
     >
@@ -176,7 +176,7 @@ function contourSpec(data: Contour, x: string, y: string, metric: string, mode: 
       const j = closest(data.ys!, area.y, top);
       const v = data.z![j]?.[i];
       if (v === null || v === undefined) return null;
-      const name = (side: Side | undefined, at: number) => oneLine(side?.categories ? optionText(side.categories[at] ?? null) : number(at), 30);
+      const name = (side: Side | undefined, at: number) => oneLine(side?.categories ? optionText(side.categories[at]) : number(at), 30);
       const lines = [`${metric} about ${number(v)}`, `${oneLine(x, 30)} ${name(data.x, data.xs![i]!)}`, `${oneLine(y, 30)} ${name(data.y, data.ys![j]!)}`];
       return { x: left, y: top, lines };
     },

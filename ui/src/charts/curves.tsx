@@ -22,8 +22,6 @@ const BEST_DRAWN = 200;
 const RUNNING_DRAWN = 200;
 const MAX_MARKS = 400;
 const REACH = 20;
-const NATURAL_ENDS = ["returned", "done", "not resumed", "stop criterion", "time budget"];
-const FULL_BUDGETS = ["reached max_t", "used up its budget", "has come to"];
 
 export type End = "stopped" | "error" | "none";
 
@@ -46,26 +44,12 @@ export interface Chosen {
   endOf: (row: number) => End;
 }
 
-/** Whether a trial that is done was stopped before its time: not if it, a rule of the user or its budget had come to an end. */
-export function isEarly(reason: string): boolean {
-  return reason !== "" && !NATURAL_ENDS.some((word) => reason.startsWith(word)) && !FULL_BUDGETS.some((words) => reason.includes(words));
-}
-
-/** How a trial of a row ended. Reasons are few: each is judged once. */
+/** How a trial of a row ended; the server judges which ends were early. */
 export function ends(table: TrialTable): (row: number) => End {
-  const [status, reason] = [table.get("status"), table.get("reason")];
-  const early = new Map<number, boolean>();
+  const [status, early] = [table.get("status"), table.get("early_stopped")];
   return (row) => {
-    const word = valueAt(status, row);
-    if (word === "ERROR") return "error";
-    const code = reason?.data[row];
-    if (word !== "TERMINATED" || code === undefined) return "none";
-    let found = early.get(code);
-    if (found === undefined) {
-      const text = valueAt(reason, row);
-      early.set(code, (found = typeof text === "string" && isEarly(text)));
-    }
-    return found ? "stopped" : "none";
+    if (valueAt(status, row) === "ERROR") return "error";
+    return valueAt(early, row) === 1 ? "stopped" : "none";
   };
 }
 

@@ -60,7 +60,6 @@ function Tiles({ experiment }: { experiment: Experiment }) {
   const best = bestOf(experiment);
   const { backlog, durable_lag_s: lag, counts, total } = experiment;
   const ended = (counts.TERMINATED ?? 0) + (counts.ERROR ?? 0);
-  const isLive = experiment.state === "running";
   return (
     <dl class="tiles">
       <div class="tile">
@@ -72,7 +71,7 @@ function Tiles({ experiment }: { experiment: Experiment }) {
       <div class="tile"><dt>reports</dt><dd>{count(experiment.reports ?? 0)}</dd><dd>{`last event ${ago(experiment.last_event_at)}`}</dd></div>
       <div class="tile"><dt>time of work</dt><dd>{duration(experiment.lived_s)}</dd><dd>drivers alive</dd></div>
       <div class="tile"><dt>durable</dt>{durability(lag).map((text) => <dd>{text}</dd>)}</div>
-      <div class="tile"><dt>upload queue</dt>{uploads(backlog, isLive).map((text) => <dd>{text}</dd>)}</div>
+      <div class="tile"><dt>upload queue</dt>{uploads(backlog).map((text) => <dd>{text}</dd>)}</div>
     </dl>
   );
 }
@@ -83,11 +82,11 @@ function durability(lag: number | null | undefined): [string, string] {
   return lag < 0.5 ? ["everything", "a power cut would lose nothing"] : [`all but ${duration(lag)}`, `a power cut would lose the last ${duration(lag)}`];
 }
 
-function uploads(backlog: Experiment["backlog"], isLive: boolean): [string, string] {
+/** How many checkpoints are not where the experiment lives, and what becomes of them. */
+function uploads(backlog: Experiment["backlog"]): string[] {
   if (!backlog?.checkpoints) return ["empty", "no checkpoint waits"];
-  const size = bytes(backlog.bytes);
-  if (!isLive) return [plural(backlog.checkpoints, "checkpoint"), `${size}, not uploaded: no driver runs`];
-  return [plural(backlog.checkpoints, "checkpoint"), backlog.waiting_since ? `${size}, full since ${clock(backlog.waiting_since, false)}` : `${size} on the way`];
+  const full = backlog.waiting_since ? `, full since ${clock(backlog.waiting_since, false)}` : "";
+  return [plural(backlog.checkpoints, "checkpoint"), `${bytes(backlog.bytes)}${full}`, oneLine(backlog.text, 200)];
 }
 
 function Progress({ experiment }: { experiment: Experiment }) {
