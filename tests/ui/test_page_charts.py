@@ -238,29 +238,63 @@ def test_direction_of_a_metric_is_asked_for(varied: LiveServer, open_page: Open)
 
 
 def test_recovery_in_words(varied: LiveServer, open_page: Open) -> None:
-    page = open_page(varied.address, "#/")
-    kinds = ("driver_lost", "takeover", "rewind", "crash")
-    events = [{"time": 1_700_000_010 + k, "kind": kind, "text": "it", "lost_s": 0} for k, kind in enumerate(kinds)]
-    sums = {kind: {"count": 1, "lost_s": 0.0} for kind in kinds}
-    _replaced(page, "/charts/recovery", lambda found: found | {"events": events, "by_kind": sums, "lost_s": 0})
+    """Trial 10 was tried again from its beginning, after 3 s; trial 11 failed, and nobody knows what that has cost."""
+    page = open_page(varied.address, "#/charts/recovery")
+    page.page.wait_for_selector(CANVAS)
+    page.see("at least 3.0 s", ".tile")
+    tiles = "[...document.querySelectorAll('.tile')].map((tile) => [...tile.children].map((e) => e.textContent))"
+    assert page.page.evaluate(tiles)[1:] == [
+        ["▶ retry", "1", "3.0 s lost"],
+        ["◀ rewind", "1", "3.0 s repeated"],
+        ["✕ failed for good", "1", "time lost not known"],
+    ]
+    page.see("counts once in the total", ".chart-note")
+    page.page.locator("details.behind summary").click()
+    page.see("time lost not known", "details.behind [role=cell]")
+
+    kinds = ("driver_lost", "takeover", "rewind", "crash", "interrupted", "resume", "lag")
+    begin = 1_700_000_010
+    events = [
+        {"time": begin + k, "end": begin + k, "kind": kind, "text": "it", "lost_s": 0} for k, kind in enumerate(kinds)
+    ]
+    events[-1] |= {"end": None, "lost_s": 5}
+    sums = {kind: {"count": 1, "lost_s": events[k]["lost_s"]} for k, kind in enumerate(kinds)}
+    _replaced(page, "/charts/recovery", lambda found: found | {"events": events, "by_kind": sums, "lost_s": 5})
+    page.go("#/charts/history")
     page.go("#/charts/recovery")
     page.page.wait_for_selector(CANVAS)
-    for words in ("not resumed yet", "take-over", "iterations thrown away", "failed for good", "not run again"):
+    for words in ("driver lost", "take-over", "iterations thrown away", "failed for good", "interrupted", "resumed"):
         page.see(words, ".tile")
-    page.unsee("nothing lost", ".tile")
+    page.see("5.0 s lost", ".tile")
+    page.unsee("at least", ".tile")
 
 
 def test_workers_of_one_slot_are_one_line(varied: LiveServer, open_page: Open) -> None:
-    page = open_page(varied.address, "#/")
+    page = open_page(varied.address, "#/charts/workers")
+    page.page.wait_for_selector("[aria-label='Timeline of 1 places for workers with 13 attempts'] canvas")
+    page.see("Workers were idle for 10 % of the time (12 s in sum).", ".chart-note")
+    page.see("done", ".legend")
     begin = 1_700_000_000
     workers = [
-        {"name": f"node:{n}", "host": "node", "pid": n, "lane": n % 2, "busy_s": 9, "idle_s": 1,
-         "spans": [[begin + 10 * n, begin + 10 * n + 9, f"abcde_{n:05d}", 1, "done"]]}
+        {"name": f"{'ab'[n // 3]}:{n}", "host": "ab"[n // 3], "pid": n, "busy_s": 9, "idle_s": 1,
+         "spans": [[begin + 10 * n, begin + 10 * n + 9, f"abcde_{n:05d}", 1, "done", n // 3]]}
         for n in range(6)
     ]  # fmt: skip
-    _replaced(page, "/charts/workers", lambda found: found | {"workers": workers})
+    workers[5]["spans"] = [[begin + 50, begin + 59, "", 0, "several", 1]]
+    more = {"workers": workers, "lanes": 2, "busy_s": 54, "idle_s": 6, "note": "Some are drawn as one."}
+    _replaced(page, "/charts/workers", lambda found: found | more)
+    page.go("#/charts/history")
     page.go("#/charts/workers")
-    page.page.wait_for_selector("[aria-label='Timeline of 2 workers with 6 attempts'] canvas")
+    page.page.wait_for_selector("[aria-label='Timeline of 2 places for workers with 6 attempts'] canvas")
+    page.see("Workers were idle for 10 % of the time (6.0 s in sum). Some are drawn as one.", ".chart-note")
+    page.page.locator("details.behind summary").click()
+    rows = "[...document.querySelectorAll('details.behind [role=row]')].slice(1).map((row) => row.children)"
+    page.until(f"{rows}.length === 6")
+    assert page.page.evaluate(f"{rows}.map((cells) => [0, 1, 2, 4].map((i) => cells[i].textContent).join(' '))")[3:] == [
+        "b slot 2 b:3 abcde_00003 done",
+        "b slot 2 b:4 abcde_00004 done",
+        "b slot 2 b:5 several several",
+    ]
 
 
 def test_state_of_an_experiment_that_cannot_be_read(varied: LiveServer, open_page: Open) -> None:

@@ -10,17 +10,21 @@ import type { ChartProps } from "./registry";
 
 interface RecoveryEvent {
   time: number;
-  end?: number | null;
+  /** Null while it is not over. */
+  end: number | null;
   kind: string;
   trial_id?: string | null;
   text: string;
-  lost_s?: number | null;
+  /** What it has cost; null if nobody knows. */
+  lost_s: number | null;
 }
 interface Recovery {
-  note?: string;
+  note?: string | null;
+  end?: number;
   events?: RecoveryEvent[];
+  /** Without the seconds that a rewind repeats: they are those of what caused it. */
   lost_s?: number;
-  by_kind?: Record<string, { count: number; lost_s: number }>;
+  by_kind?: Record<string, { count: number; lost_s: number | null }>;
 }
 
 type Mark = "dot" | "cross" | "back" | "diamond" | "square" | "forward";
@@ -33,25 +37,37 @@ interface Kind {
 }
 
 const NOTHING = "no time lost";
+const UNKNOWN = "time lost not known";
+/** As the server spells them. */
 const KINDS: Record<string, Kind> = {
-  driver_lost: { word: "driver lost", mark: "cross", free: "not resumed yet" },
-  driver_stopped: { word: "driver stopped", mark: "dot", free: NOTHING },
+  driver_lost: { word: "driver lost", mark: "cross", free: NOTHING },
   takeover: { word: "take-over", mark: "diamond", free: NOTHING },
   resume: { word: "resumed", mark: "forward", free: NOTHING },
-  crash: { word: "failed for good", mark: "cross", free: "not run again" },
+  crash: { word: "failed for good", mark: "cross", free: NOTHING },
   retry: { word: "retry", mark: "forward", free: NOTHING },
+  interrupted: { word: "interrupted", mark: "dot", free: NOTHING },
   rewind: { word: "rewind", mark: "back", free: "iterations thrown away" },
   rejected_checkpoint: { word: "rejected checkpoint", mark: "cross", free: NOTHING },
   storage_outage: { word: "storage outage", mark: "square", free: NOTHING },
   lag: { word: "storage lag", mark: "square", free: NOTHING },
-  preempted: { word: "preempted", mark: "dot", free: NOTHING },
-  user: { word: "by the user", mark: "dot", free: NOTHING },
 };
 const SIGNS: Record<Mark, string> = { dot: "●", cross: "✕", back: "◀", diamond: "◆", square: "■", forward: "▶" };
 
 const kindOf = (kind: string): Kind => KINDS[kind] ?? { word: oneLine(kind.replace(/_/g, " "), 30), mark: "dot", free: NOTHING };
 const wordOf = (kind: string): string => kindOf(kind).word;
-const keyOf = (kind: string): string => kind.replace(/[\s-]+/g, "_");
+
+/** What an incident, or all of a kind, has cost. A rewind repeats the seconds of its cause. */
+function lostWords(kind: string, lost: number | null): string {
+  if (lost === null) return UNKNOWN;
+  if (!lost) return kindOf(kind).free;
+  return `${duration(lost)} ${kind === "rewind" ? "repeated" : "lost"}`;
+}
+
+/** The total: more than is known if some incidents have cost nobody knows what. */
+function totalWords(lost: number, isPartial: boolean): string {
+  if (!lost) return isPartial ? "not known" : "none";
+  return `${isPartial ? "at least " : ""}${duration(lost)}`;
+}
 
 function colorOf(kind: string, { status, series, muted }: Palette): string {
   if (kind === "driver_lost" || kind === "crash" || kind === "rejected_checkpoint") return status.ERROR!;
@@ -79,12 +95,12 @@ function shape(c: CanvasRenderingContext2D, mark: Mark, x: number, y: number, r:
   c.fill();
 }
 
-/** A driver that nobody has resumed is gone until the end of the axis. */
+/** What is not over reaches to the end of the axis. */
 function drawEvents(area: Area, events: RecoveryEvent[], lanes: string[]): void {
   const c = area.context;
   for (const event of events) {
     const [x, y] = [area.x(event.time), area.y(lanes.indexOf(event.kind))];
-    const until = isOpen(event) ? area.left + area.width : event.end ? area.x(event.end) : x;
+    const until = event.end === null ? area.left + area.width : area.x(event.end);
     c.fillStyle = colorOf(event.kind, area.colors);
     c.globalAlpha = 0.35;
     c.fillRect(x, y - 5 * area.ratio, Math.max(0, until - x), 10 * area.ratio);
@@ -94,10 +110,8 @@ function drawEvents(area: Area, events: RecoveryEvent[], lanes: string[]): void 
   c.globalAlpha = 1;
 }
 
-const isOpen = (event: RecoveryEvent): boolean => event.kind === "driver_lost" && !event.end;
-
-function specOf(events: RecoveryEvent[], lanes: string[], experiment: string): PlotSpec {
-  const times = events.flatMap((event) => [event.time, event.end ?? event.time]);
+function specOf(events: RecoveryEvent[], lanes: string[], until: number, experiment: string): PlotSpec {
+  const times = events.flatMap((event) => [event.time, event.end ?? Math.max(until, event.time)]);
   return {
     x: { label: "", time: true, ...around(...extent(times)) },
     y: { label: "", categories: lanes.map((kind) => `${SIGNS[kindOf(kind).mark]} ${wordOf(kind)}`), min: -0.7, max: lanes.length - 0.3 },
@@ -106,12 +120,12 @@ function specOf(events: RecoveryEvent[], lanes: string[], experiment: string): P
       let [found, best] = [null as RecoveryEvent | null, 18];
       for (const event of events) {
         const dy = Math.abs(area.y(lanes.indexOf(event.kind)) - top);
-        const dx = Math.max(0, area.x(event.time) - left, left - area.x(event.end ?? event.time));
+        const dx = Math.max(0, area.x(event.time) - left, event.end === null ? 0 : left - area.x(event.end));
         if (dy < 12 && dx < best) [found, best] = [event, dx];
       }
       if (!found) return null;
-      const lines = [wordOf(found.kind), oneLine(found.text, 160), clock(found.time)];
-      if (found.lost_s) lines.push(`${duration(found.lost_s)} lost`);
+      const lines = [wordOf(found.kind), oneLine(found.text, 160), clock(found.time), lostWords(found.kind, found.lost_s)];
+      if (found.end === null) lines.push("not over");
       const href = found.trial_id ? link(experiment, ["trials", found.trial_id]) : undefined;
       return { x: left, y: area.y(lanes.indexOf(found.kind)), lines, href };
     },
@@ -121,39 +135,39 @@ function specOf(events: RecoveryEvent[], lanes: string[], experiment: string): P
 export function RecoveryChart(_: ChartProps) {
   const store = useStore();
   const answer = useChart<Recovery>("recovery", {});
-  const events = useMemo(() => (answer.data?.events ?? []).map((event) => ({ ...event, kind: keyOf(event.kind) })), [answer.data]);
+  const { events = [], by_kind: sums = {}, lost_s: lost = 0, end = 0, note } = answer.data ?? {};
   const lanes = useMemo(() => {
     const present = new Set(events.map((e) => e.kind));
     return [...new Set([...Object.keys(KINDS), ...present])].filter((kind) => present.has(kind)).reverse();
   }, [answer.data]);
-  const spec = useMemo(() => (events.length ? specOf(events, lanes, store.id) : null), [answer.data]);
-  const lost = answer.data?.lost_s ?? events.reduce((sum, event) => sum + (event.lost_s ?? 0), 0);
-  const kinds = Object.entries(answer.data?.by_kind ?? {});
+  const spec = useMemo(() => (events.length ? specOf(events, lanes, end, store.id) : null), [answer.data]);
+  const total = totalWords(lost, events.some((event) => event.lost_s === null));
+  const rewinds = events.some((event) => event.kind === "rewind" && event.lost_s) ? "What a rewind repeats is a part of what caused it, and counts once in the total." : "";
   return (
     <>
       {events.length > 0 && (
         <dl class="tiles" style={{ marginBottom: "16px" }}>
-          <div class="tile"><dt>time lost</dt><dd>{lost > 0 ? duration(lost) : "none"}</dd><dd>repeated or waited for</dd></div>
-          {kinds.map(([kind, facts]) => (
-            <div class="tile"><dt>{`${SIGNS[kindOf(keyOf(kind)).mark]} ${wordOf(keyOf(kind))}`}</dt><dd>{facts.count}</dd><dd>{facts.lost_s ? `${duration(facts.lost_s)} lost` : kindOf(keyOf(kind)).free}</dd></div>
+          <div class="tile"><dt>time lost</dt><dd>{total}</dd><dd>repeated or waited for</dd></div>
+          {Object.entries(sums).map(([kind, facts]) => (
+            <div class="tile"><dt>{`${SIGNS[kindOf(kind).mark]} ${wordOf(kind)}`}</dt><dd>{facts.count}</dd><dd>{lostWords(kind, facts.lost_s)}</dd></div>
           ))}
         </dl>
       )}
       <ChartFrame
         title="Recovery"
         about="What went wrong and how the experiment came back. Larger marks lost more time."
-        note={answer.data?.note ?? (events.length ? plural(events.length, "event") + "." : null)}
+        note={events.length ? [`${plural(events.length, "event")}.`, rewinds, note ?? ""].filter(Boolean).join(" ") : null}
         table={{
-          columns: [{ title: "time", width: 170 }, { title: "what", width: 150 }, { title: "trial" }, { title: "lost", right: true, width: 90 }, { title: "text", width: 420 }],
+          columns: [{ title: "time", width: 170 }, { title: "what", width: 150 }, { title: "trial" }, { title: "lost", width: 150 }, { title: "text", width: 420 }],
           count: events.length,
           cell: (i, c) => {
             const e = events[i]!;
-            return [clock(e.time), wordOf(e.kind), e.trial_id ?? "", e.lost_s ? duration(e.lost_s) : "", oneLine(e.text, 300)][c]!;
+            return [clock(e.time), wordOf(e.kind), e.trial_id ?? "", lostWords(e.kind, e.lost_s), oneLine(e.text, 300)][c]!;
           },
         }}
       >
         {placeholder(answer, !events.length, "Nothing went wrong so far: no kill, retry, rewind, take-over or storage delay.") ?? (
-          <Plot spec={spec!} height={110 + Math.max(2, lanes.length) * 34} summary={`Recovery timeline: ${events.length} events, ${duration(lost)} lost`} />
+          <Plot spec={spec!} height={110 + Math.max(2, lanes.length) * 34} summary={`Recovery timeline: ${plural(events.length, "event")}, time lost: ${total}`} />
         )}
       </ChartFrame>
     </>

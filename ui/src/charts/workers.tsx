@@ -8,47 +8,55 @@ import { ChartFrame, placeholder, useChart } from "./frame";
 import { type Area, Plot, type PlotSpec, extent } from "./plot";
 import type { ChartProps } from "./registry";
 
-type Span = [start: number, end: number | null, trial: string, attempt: number, outcome: string];
+/** The trial of attempts that were merged is empty. */
+type Span = [start: number, end: number, trial: string, attempt: number, outcome: string, lane: number];
 
 interface Workers {
-  note?: string;
+  note?: string | null;
+  /** How many attempts ran at the same time at most. */
+  lanes?: number;
+  busy_s?: number;
+  idle_s?: number;
   workers?: Worker[];
 }
 
 interface Worker {
   name: string;
-  host?: string | null;
-  /** The slot that the worker had: the processes that followed one another in it are one line. */
-  lane?: number | string | null;
+  host: string;
   spans: Span[];
-  busy_s?: number;
-  idle_s?: number;
 }
 
-/** One line for each slot, in the order of their numbers; one for each process where slots are not known. */
-export function lanesOf(workers: Worker[]): Worker[] {
-  const hosts = new Set(workers.map((worker) => worker.host ?? ""));
-  const lanes = new Map<string, Worker>();
-  for (const worker of workers) {
-    const { lane, host } = worker;
-    const isKnown = lane !== null && lane !== undefined;
-    const key = isKnown ? JSON.stringify([host ?? "", lane]) : worker.name;
-    const slot = typeof lane === "number" ? `slot ${lane}` : String(lane);
-    const name = isKnown ? (hosts.size > 1 && host ? `${host} ${slot}` : slot) : worker.name;
-    const before = lanes.get(key);
-    if (!before) lanes.set(key, { ...worker, name });
-    else {
-      before.spans = [...before.spans, ...worker.spans].sort((a, b) => a[0] - b[0]);
-      before.busy_s = (before.busy_s ?? 0) + (worker.busy_s ?? 0);
-      before.idle_s = (before.idle_s ?? 0) + (worker.idle_s ?? 0);
+interface Ran {
+  span: Span;
+  worker: string;
+}
+
+interface Lane {
+  name: string;
+  /** What ran there, by its start. */
+  ran: Ran[];
+}
+
+/** One line for each place that a worker had: the processes that followed one another there share it. */
+export function lanesOf(workers: Worker[], count: number): Lane[] {
+  const lanes = Array.from({ length: count }, () => ({ ran: [] as Ran[], hosts: new Set<string>() }));
+  for (const { name, host, spans } of workers) {
+    for (const span of spans) {
+      const lane = lanes[span[5]]!;
+      lane.ran.push({ span, worker: name });
+      lane.hosts.add(host);
     }
   }
-  const found = [...lanes.values()];
-  if (!found.every(({ lane }) => typeof lane === "number")) return found;
-  return found.sort((a, b) => (a.host ?? "").localeCompare(b.host ?? "") || Number(a.lane) - Number(b.lane));
+  const hosts = new Set(workers.map((worker) => worker.host));
+  return lanes.map(({ ran, hosts: own }, i) => {
+    const [host] = own;
+    const slot = `slot ${i + 1}`;
+    ran.sort((a, b) => a.span[0] - b.span[0]);
+    return { name: hosts.size > 1 && own.size === 1 && host ? `${oneLine(host, 40)} ${slot}` : slot, ran };
+  });
 }
 
-const OUTCOMES = ["done", "running", "failed", "interrupted", "stopped", "paused"];
+const OUTCOMES = ["done", "running", "failed", "interrupted", "paused", "several"];
 
 function colorOf(outcome: string, colors: Palette): string {
   const { status, series, faint } = colors;
@@ -57,19 +65,19 @@ function colorOf(outcome: string, colors: Palette): string {
     running: status.RUNNING!,
     failed: status.ERROR!,
     interrupted: series[4]!,
-    stopped: series[6]!,
     paused: faint,
+    several: series[6]!,
   };
   return known[outcome] ?? faint;
 }
 
-function drawSpans(area: Area, workers: { spans: Span[] }[], now: number): void {
+function drawSpans(area: Area, lanes: Lane[]): void {
   const c = area.context;
   const height = Math.min(22 * area.ratio, Math.abs(area.y(0) - area.y(1)) * 0.7);
-  workers.forEach(({ spans }, lane) => {
+  lanes.forEach(({ ran }, lane) => {
     const middle = area.y(lane);
-    for (const [start, end, , , outcome] of spans) {
-      const [left, right] = [area.x(start), area.x(end ?? now)];
+    for (const { span: [start, end, , , outcome] } of ran) {
+      const [left, right] = [area.x(start), area.x(end)];
       if (right < area.left || left > area.left + area.width) continue;
       c.fillStyle = colorOf(outcome, area.colors);
       c.globalAlpha = 0.85;
@@ -79,48 +87,53 @@ function drawSpans(area: Area, workers: { spans: Span[] }[], now: number): void 
   c.globalAlpha = 1;
 }
 
+function specOf(lanes: Lane[], experiment: string): PlotSpec {
+  const [start, last] = extent(lanes.flatMap(({ ran }) => ran.flatMap(({ span }) => [span[0], span[1]])));
+  return {
+    x: { label: "", time: true, min: start, max: Math.max(last, start + 1) },
+    y: { label: "", categories: lanes.map(({ name }) => name), min: -0.7, max: lanes.length - 0.3 },
+    draw: (area) => drawSpans(area, lanes),
+    hit: (area, left, top) => {
+      const lane = lanes.findIndex((_lane, i) => Math.abs(area.y(i) - top) < 14);
+      const found = lanes[lane]?.ran.find(({ span: [a, b] }) => left >= area.x(a) - 2 && left <= area.x(b) + 2);
+      if (!found) return null;
+      const [a, b, trial, attempt, outcome] = found.span;
+      const what = trial ? [trial, `attempt ${attempt}: ${outcome}`] : ["several attempts", outcome];
+      const lines = [...what, `${clock(a, false)}, ${duration(b - a)}`, oneLine(found.worker, 60)];
+      return { x: left, y: area.y(lane), lines, href: trial ? link(experiment, ["trials", trial]) : undefined };
+    },
+  };
+}
+
+function idleNote({ busy_s: busy = 0, idle_s: idle = 0 }: Workers): string {
+  return busy + idle > 0 ? `Workers were idle for ${Math.round((100 * idle) / (busy + idle))} % of the time (${duration(idle)} in sum).` : "";
+}
+
 export function WorkersChart(_: ChartProps) {
   const store = useStore();
   const answer = useChart<Workers>("workers", {});
-  const workers = useMemo(() => lanesOf(answer.data?.workers ?? []).reverse(), [answer.data]);
-  const spans = useMemo(() => workers.flatMap((w) => w.spans.map((span) => ({ worker: w.name, span }))), [answer.data]);
-  const now = store.experiment!.state === "running" ? Date.now() / 1000 : (store.experiment!.last_event_at ?? 0);
-  const { spec, idle } = useMemo(() => {
-    const [start, last] = extent(spans.flatMap(({ span }) => [span[0], span[1] ?? now]));
-    const end = Math.max(last, start + 1);
-    const [busy, idleS] = [total(workers, "busy_s"), total(workers, "idle_s")];
-    const made: PlotSpec = {
-      x: { label: "", time: true, min: start, max: end },
-      y: { label: "", categories: workers.map((w) => w.name), min: -0.7, max: workers.length - 0.3 },
-      draw: (area) => drawSpans(area, workers, now),
-      hit: (area, left, top) => {
-        const lane = workers.findIndex((_w, i) => Math.abs(area.y(i) - top) < 14);
-        const span = workers[lane]?.spans.find(([a, b]) => left >= area.x(a) - 2 && left <= area.x(b ?? now) + 2);
-        if (!span) return null;
-        const [a, b, trial, attempt, outcome] = span;
-        const lines = [trial, `attempt ${attempt}: ${outcome}`, `${clock(a, false)}, ${duration((b ?? now) - a)}`];
-        return { x: left, y: area.y(lane), lines, href: link(store.id, ["trials", trial]) };
-      },
-    };
-    return { spec: made, idle: idleS / (busy + idleS || 1) };
-  }, [answer.data, now > 0]);
+  const { data } = answer;
+  const lanes = useMemo(() => lanesOf(data?.workers ?? [], data?.lanes ?? 0).reverse(), [data]);
+  const spans = useMemo(() => [...lanes].reverse().flatMap(({ name, ran }) => ran.map((each) => ({ ...each, name }))), [lanes]);
+  const spec = useMemo(() => specOf(lanes, store.id), [lanes]);
   return (
     <ChartFrame
       title="Workers"
       about="Which trial ran on which worker, and when. Each line is a place for one worker; gaps are idle time."
-      note={answer.data?.note ?? (workers.length ? `Workers were idle for ${Math.round(100 * idle)} % of the time.` : null)}
+      note={[spans.length ? idleNote(data!) : "", data?.note ?? ""].filter(Boolean).join(" ")}
       table={{
-        columns: [{ title: "worker" }, { title: "trial" }, { title: "attempt", right: true, width: 80 }, { title: "outcome" }, { title: "start", width: 170 }, { title: "duration" }],
+        columns: [{ title: "slot" }, { title: "worker" }, { title: "trial" }, { title: "attempt", right: true, width: 80 }, { title: "outcome" }, { title: "start", width: 170 }, { title: "duration" }],
         count: spans.length,
         cell: (i, c) => {
-          const { worker, span } = spans[i]!;
-          return [oneLine(worker), span[2], String(span[3]), span[4], clock(span[0]), duration((span[1] ?? now) - span[0])][c]!;
+          const { name, worker, span } = spans[i]!;
+          const [a, b, trial, attempt, outcome] = span;
+          return [name, oneLine(worker), trial || "several", trial ? String(attempt) : "", outcome, clock(a), duration(b - a)][c]!;
         },
       }}
     >
       {placeholder(answer, !spans.length, "Bars appear as soon as a trial runs.") ?? (
         <>
-          <Plot spec={spec} height={Math.min(640, 90 + Math.max(2, workers.length) * 34)} summary={`Timeline of ${workers.length} workers with ${spans.length} attempts`} />
+          <Plot spec={spec} height={Math.min(640, 90 + Math.max(2, lanes.length) * 34)} summary={`Timeline of ${lanes.length} places for workers with ${spans.length} attempts`} />
           <Legend names={OUTCOMES.filter((name) => spans.some(({ span }) => span[4] === name))} />
         </>
       )}
@@ -128,12 +141,9 @@ export function WorkersChart(_: ChartProps) {
   );
 }
 
-const total = (workers: { busy_s?: number; idle_s?: number }[], key: "busy_s" | "idle_s"): number =>
-  workers.reduce((sum, worker) => sum + (worker[key] ?? 0), 0);
-
 const LEGEND_COLORS: Record<string, string> = {
   done: "var(--done)", running: "var(--running)", failed: "var(--error)",
-  interrupted: "var(--series-5)", stopped: "var(--series-7)", paused: "var(--faint)",
+  interrupted: "var(--series-5)", paused: "var(--faint)", several: "var(--series-7)",
 };
 
 function Legend({ names }: { names: string[] }) {
