@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -311,6 +312,36 @@ def test_state_of_an_experiment_that_cannot_be_read(varied: LiveServer, open_pag
     page.see("not found", ".pill")
     page.see("damaged", ".pill")
     page.see(DAMAGED, ".problem")
+
+
+def test_place_that_vanishes(serve: Serve, open_page: Open, tmp_path: Path) -> None:
+    """What was read stays in sight. Whoever opens the experiment later is told its name, state and place."""
+    trials = [Written({"lr": 0.1}, [{"loss": 0.5}])]
+    for name in ("gone", "never", "kept"):
+        write_trials(tmp_path / "runs" / name, trials)
+    server = serve(tmp_path / "runs")
+    ids = {each["name"]: each["id"] for each in server.get("/api/experiments")}
+    page = open_page(server.address, f"#/e/{ids['gone']}")
+    page.see("finished", ".pill")
+    page.page.evaluate(f"location.hash = '#/e/{ids['gone']}/trials'")
+    for name in ("gone", "never"):
+        shutil.rmtree(tmp_path / "runs" / name)
+    page.see("not found", ".pill")
+    page.see("Not found: ", ".banner")
+    page.see("What was read before is shown.", ".banner")
+    page.unsee("Damage", ".banner")
+    page.see("abcde_00000", ".vrow")
+    found = server.get(f"/api/experiments/{ids['gone']}")
+    assert found["damage"] is None
+    page.see(found["why"], ".banner")
+
+    page = open_page(server.address, "#/")
+    page.expected.append("Failed to load resource")
+    page.page.evaluate(f"location.hash = '#/e/{ids['never']}'")
+    page.see("Not found", ".empty h2")
+    page.see(str(tmp_path / "runs" / "never"), ".empty p.mono")
+    page.see("not found", "header .pill")
+    page.until("document.title === 'never · holdfast'")
 
 
 def test_words_of_durability_and_uploads(varied: LiveServer, open_page: Open) -> None:

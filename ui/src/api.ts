@@ -1,10 +1,12 @@
 // The only place that asks for data: from the report in the page if there is one, else from the server.
-import type { Change } from "./types";
+import type { Change, Unopened } from "./types";
 
 export class ApiError extends Error {
   constructor(
     readonly status: number,
     message: string,
+    /** Which experiment could not be opened, and what state that is. */
+    readonly unopened: Unopened | null = null,
   ) {
     super(message);
   }
@@ -55,20 +57,21 @@ async function ask(url: string, options: RequestInit): Promise<Response> {
     throw new ApiError(0, "The server does not answer. Is `holdfast ui` still running?");
   }
   if (response.ok) return response;
-  throw new ApiError(response.status, await sentence(response));
+  throw await refusal(response);
 }
 
-async function sentence(response: Response): Promise<string> {
-  if (response.status === 401) {
-    return "The token is missing or wrong. Open the address that `holdfast ui` printed, with its ?token=.";
+async function refusal(response: Response): Promise<ApiError> {
+  const { status } = response;
+  if (status === 401) {
+    return new ApiError(status, "The token is missing or wrong. Open the address that `holdfast ui` printed, with its ?token=.");
   }
   try {
-    const body = await response.json();
-    if (typeof body?.error === "string") return body.error;
+    const { error, state, name, path } = await response.json();
+    if (typeof error === "string") return new ApiError(status, error, typeof state === "string" ? { state, name, path } : null);
   } catch {
     // No JSON: the status has to do.
   }
-  return `The server answered ${response.status} ${response.statusText}`;
+  return new ApiError(status, `The server answered ${status} ${response.statusText}`);
 }
 
 export async function getJson<T>(path: string, query: Query = {}, signal?: AbortSignal): Promise<T> {

@@ -44,6 +44,9 @@ export function configValue(given: Json | undefined, limit = 80): string {
   return given === null ? "None" : value(given, limit);
 }
 
+/** With a capital, as a title. */
+export const sentenceCase = (words: string): string => oneLine(words.charAt(0).toUpperCase() + words.slice(1), 60);
+
 export function plural(n: number, noun: string): string {
   return `${count(n)} ${noun}${n === 1 ? "" : "s"}`;
 }

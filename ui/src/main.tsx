@@ -4,7 +4,7 @@ import { render } from "preact";
 import { useEffect, useMemo, useReducer, useState } from "preact/hooks";
 import "./app.css";
 import { getJson, isReport } from "./api";
-import { oneLine, safe } from "./format";
+import { oneLine, safe, sentenceCase } from "./format";
 import { listenToKeys } from "./keyboard";
 import { ChartsPage } from "./pages/charts";
 import { ComparePage } from "./pages/compare";
@@ -17,7 +17,7 @@ import { Empty, Loading } from "./parts/small";
 import { type Route, parse, useRoute } from "./route";
 import { ExperimentStore, StoreContext } from "./store";
 import { applyTheme, storedTheme } from "./theme";
-import type { ExperimentEntry } from "./types";
+import type { ExperimentEntry, Unopened } from "./types";
 
 const LIST_POLL_MS = 5000;
 const ASIDE_POLL_MS = 60000; // While one experiment is open, only to notice others.
@@ -62,7 +62,8 @@ function App() {
   const view = store ? route.page || "overview" : "experiments";
   const isReady = store ? store.ready && store.table.version > 0 : entries !== null;
   useEffect(() => {
-    document.title = store?.experiment ? `${oneLine(store.experiment.name, 100)} · holdfast` : "holdfast";
+    const named = store?.experiment ?? store?.unopened;
+    document.title = named ? `${oneLine(named.name, 100)} · holdfast` : "holdfast";
     if (isReady) requestAnimationFrame(() => (document.body.dataset.ready = "1"));
   });
   return (
@@ -85,7 +86,7 @@ function App() {
 
 function Inside({ store, route }: { store: ExperimentStore; route: Route }) {
   const { experiment, error } = store;
-  if (!experiment) return <div class="card">{error ? <Empty title="Not available"><p>{safe(error, 600)}</p></Empty> : <Loading what="Loading the experiment ..." />}</div>;
+  if (!experiment) return <div class="card">{error ? <NotOpened error={error} unopened={store.unopened} /> : <Loading what="Loading the experiment ..." />}</div>;
   if (experiment.loading) return <div class="card"><Loading what="Reading the journal ..." read={experiment.loading.read} total={experiment.loading.total} /></div>;
   const trial = route.rest[0];
   switch (route.page) {
@@ -100,6 +101,15 @@ function Inside({ store, route }: { store: ExperimentStore; route: Route }) {
     default:
       return <div class="card"><Empty title="No such view" /></div>;
   }
+}
+
+function NotOpened({ error, unopened }: { error: string; unopened: Unopened | null }) {
+  return (
+    <Empty title={unopened ? sentenceCase(unopened.state) : "Not available"}>
+      <p class="wrap">{safe(error, 600)}</p>
+      {unopened && <p class="small muted mono wrap">{safe(unopened.path, 400)}</p>}
+    </Empty>
+  );
 }
 
 function start(): void {

@@ -4,7 +4,7 @@ import { createContext } from "preact";
 import { useContext, useEffect, useReducer } from "preact/hooks";
 import { ApiError, type Subscription, experimentPath, follow, getBinary, getJson, isReport } from "./api";
 import { type Column, type Columns, TrialTable, decode } from "./columns";
-import type { Change, Experiment, StoryLine } from "./types";
+import { type Change, type Experiment, type StoryLine, UNREADABLE, type Unopened } from "./types";
 
 const BASE_COLUMNS = ["trial_id", "status", "iteration", "time_total_s", "started", "ended", "attempts", "early_stopped"];
 const POLL_MS = 5000;
@@ -87,6 +87,7 @@ export type Link = "connecting" | "open" | "lost" | "none";
 export class ExperimentStore {
   experiment: Experiment | null = null;
   error: string | null = null;
+  unopened: Unopened | null = null;
   connection: Link = isReport() ? "none" : "connecting";
   lostSince = 0;
   sentences: StoryLine[] = [];
@@ -145,10 +146,16 @@ export class ExperimentStore {
     return damage || journal?.message || null;
   }
 
-  /** What is in the way, other than damage that is known. */
+  /** Why the experiment cannot be followed any more; what was read before is still shown. */
+  get unreadable(): string | null {
+    const { state = "", why } = this.experiment ?? {};
+    return UNREADABLE.includes(state) ? (why ?? "") : null;
+  }
+
+  /** What is in the way, other than what is known of the experiment. */
   get problem(): string | null {
     const found = this.error ?? this.refusal;
-    return found === this.damage ? null : found;
+    return found === this.damage || found === this.unreadable ? null : found;
   }
 
   get ready(): boolean {
@@ -318,7 +325,7 @@ export class ExperimentStore {
   private async askExperiment(): Promise<void> {
     this.askedAt = performance.now();
     this.experiment = await getJson<Experiment>(experimentPath(this.id));
-    this.error = null;
+    this.error = this.unopened = null;
   }
 
   private async askColumns(query: Record<string, string>): Promise<Columns> {
@@ -376,6 +383,7 @@ export class ExperimentStore {
     if (this.closed) return;
     this.refused(error);
     if (error instanceof ApiError && error.status === 0) return; // The banner about the connection says it.
+    this.unopened = error instanceof ApiError ? error.unopened : null;
     this.error = error instanceof Error ? error.message : String(error);
     this.notify();
   }

@@ -1,6 +1,8 @@
 // What the server answers: the keys of the command line's --json output, and a few more.
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+/** States of an experiment that says itself what is wrong; what is wrong with others is damage. */
+export const UNREADABLE: readonly string[] = ["newer format", "not found", "unreadable"];
 export type Config = { [key: string]: Json };
 
 export interface ExperimentEntry {
@@ -18,6 +20,13 @@ export interface ExperimentEntry {
   trials?: number | null;
   started?: number | null;
   updated?: number | null;
+}
+
+/** An experiment that could not be opened, and what is wrong with it. */
+export interface Unopened {
+  state: string;
+  name: string;
+  path: string;
 }
 
 export interface Best {
@@ -48,6 +57,7 @@ export interface Experiment {
   id: string;
   name: string;
   path: string;
+  /** How it stands; one of UNREADABLE if it cannot be followed any more, for which `why` is the reason. */
   state: string;
   why?: string;
   counts: Record<string, number>;

@@ -3,7 +3,7 @@ import { useEffect, useState } from "preact/hooks";
 import { ago, clock, count, number, oneLine, plural, safe } from "../format";
 import { Empty, Pill } from "../parts/small";
 import { link } from "../route";
-import type { ExperimentEntry } from "../types";
+import { type ExperimentEntry, UNREADABLE } from "../types";
 
 export function bestValue(entry: ExperimentEntry): number | null {
   const { best, metric } = entry;
@@ -13,9 +13,6 @@ export function bestValue(entry: ExperimentEntry): number | null {
   const value = metric ? (best.last_result ?? best.metrics)?.[metric] : null;
   return typeof value === "number" ? value : null;
 }
-
-/** States of an experiment that could be read: what is wrong with it then is damage. Others say themselves what is wrong. */
-const READABLE = new Set(["running", "finished", "interrupted", "new", "loading"]);
 
 export function ExperimentsPage({ entries }: { entries: ExperimentEntry[] }) {
   const [, tick] = useState(0);
@@ -57,7 +54,7 @@ function Row({ entry }: { entry: ExperimentEntry }) {
         <a href={link(entry.id)} class="wrap"><bdi>{oneLine(entry.name, 100)}</bdi></a>
         {damage ? <p class="problem" style={{ margin: 0 }}>{safe(damage, 300)}</p> : <p class="small muted clip" title={oneLine(entry.path, 300)}>{oneLine(entry.path, 200)}</p>}
       </td>
-      <td><Pill state={damage && READABLE.has(entry.state) ? "damaged" : entry.state} /></td>
+      <td><Pill state={damage && !UNREADABLE.includes(entry.state) ? "damaged" : entry.state} /></td>
       <td class="right">{`${count(ended)} / ${count(entry.trials ?? 0)}`}</td>
       <td class="right">{errors ? count(errors) : "–"}</td>
       <td>{best === null ? "–" : `${oneLine(entry.metric ?? "", 30)} ${number(best)}`}</td>

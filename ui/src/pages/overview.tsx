@@ -10,7 +10,7 @@ import { Behind } from "../parts/behind";
 import { Command, statusWord } from "../parts/small";
 import { link } from "../route";
 import { useStore } from "../store";
-import type { Best, Experiment, Failure, Json, Note, TrialRow } from "../types";
+import { type Best, type Experiment, type Failure, type Json, type Note, type TrialRow, UNREADABLE } from "../types";
 
 const ORDER = ["TERMINATED", "ERROR", "RUNNING", "PAUSED", "PENDING", "NOT_STARTED"];
 const COLORS: Record<string, string> = {
@@ -114,7 +114,7 @@ function Progress({ experiment }: { experiment: Experiment }) {
 
 function ResumeCard({ experiment }: { experiment: Experiment }) {
   const command = experiment.resume_command ?? experiment.resume;
-  if (!command || experiment.state === "running") return null;
+  if (!command || experiment.state === "running" || UNREADABLE.includes(experiment.state)) return null;
   return (
     <section class="card">
       <h2>{experiment.state === "finished" ? "Run the failed trials again" : "Resume"}</h2>

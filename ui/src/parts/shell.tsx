@@ -2,7 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { isReport } from "../api";
-import { ago, clock, oneLine, safe } from "../format";
+import { ago, clock, oneLine, safe, sentenceCase } from "../format";
 import { link } from "../route";
 import type { ExperimentStore } from "../store";
 import { type Theme, chooseTheme, nextTheme, storedTheme } from "../theme";
@@ -33,15 +33,16 @@ interface HeaderProps {
 
 export function Header({ store, page, several }: HeaderProps) {
   const experiment = store?.experiment;
+  const named = experiment ?? store?.unopened;
   const id = store?.id ?? "";
   return (
     <header class="top">
       <div class="bar">
         <a class="brand" href={several || !store ? "#/" : link(id)} aria-label="holdfast"><Mark /><span>holdfast</span></a>
-        {experiment && (
+        {named && (
           <div class="crumb">
-            <a class="clip" href={link(id)} title={oneLine(experiment.name)}><bdi>{oneLine(experiment.name, 80)}</bdi></a>
-            <Pill state={experiment.state} />
+            <a class="clip" href={link(id)} title={oneLine(named.name)}><bdi>{oneLine(named.name, 80)}</bdi></a>
+            <Pill state={named.state} />
           </div>
         )}
         <Tools />
@@ -119,7 +120,7 @@ function Banner({ kind, children }: { kind: string; children: ComponentChildren 
 /** What is wrong, above everything else: connection, driver, damage. */
 export function Banners({ store }: { store: ExperimentStore }) {
   const { experiment, connection } = store;
-  const { damage, problem } = store;
+  const { damage, problem, unreadable } = store;
   return (
     <>
       {isReport() && (
@@ -132,6 +133,9 @@ export function Banners({ store }: { store: ExperimentStore }) {
         <Banner kind="warning">
           <span class="wrap"><strong>Driver interrupted</strong>{` since ${clock(experiment.last_event_at)} (${ago(experiment.last_event_at)})${experiment.why ? `: ${oneLine(experiment.why, 300)}` : ""}. Nothing that was reported is lost.`}</span>
         </Banner>
+      )}
+      {experiment && unreadable !== null && (
+        <Banner kind="error"><span class="wrap"><strong>{sentenceCase(experiment.state)}</strong>{`: ${safe(unreadable, 1000)} What was read before is shown.`}</span></Banner>
       )}
       {damage && <Banner kind="error"><span class="wrap"><strong>Damage</strong>{`: ${safe(damage, 1000)}`}</span></Banner>}
       {problem && <Banner kind="error"><span class="wrap">{safe(problem, 1000)}</span></Banner>}
