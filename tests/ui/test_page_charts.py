@@ -272,7 +272,7 @@ def test_recovery_in_words(varied: LiveServer, open_page: Open) -> None:
 
 def test_workers_of_one_slot_are_one_line(varied: LiveServer, open_page: Open) -> None:
     page = open_page(varied.address, "#/charts/workers")
-    page.page.wait_for_selector("[aria-label='Timeline of 1 places for workers with 13 attempts'] canvas")
+    page.page.wait_for_selector("[aria-label='Timeline of 1 slot with 13 attempts'] canvas")
     page.see("Workers were idle for 10 % of the time (12 s in sum).", ".chart-note")
     page.see("done", ".legend")
     begin = 1_700_000_000
@@ -286,12 +286,13 @@ def test_workers_of_one_slot_are_one_line(varied: LiveServer, open_page: Open) -
     _replaced(page, "/charts/workers", lambda found: found | more)
     page.go("#/charts/history")
     page.go("#/charts/workers")
-    page.page.wait_for_selector("[aria-label='Timeline of 2 places for workers with 6 attempts'] canvas")
+    page.page.wait_for_selector("[aria-label='Timeline of 2 slots with 6 attempts'] canvas")
     page.see("Workers were idle for 10 % of the time (6.0 s in sum). Some are drawn as one.", ".chart-note")
     page.page.locator("details.behind summary").click()
     rows = "[...document.querySelectorAll('details.behind [role=row]')].slice(1).map((row) => row.children)"
     page.until(f"{rows}.length === 6")
-    assert page.page.evaluate(f"{rows}.map((cells) => [0, 1, 2, 4].map((i) => cells[i].textContent).join(' '))")[3:] == [
+    shown = page.page.evaluate(f"{rows}.map((cells) => [0, 1, 2, 4].map((i) => cells[i].textContent).join(' '))")
+    assert shown[3:] == [
         "b slot 2 b:3 abcde_00003 done",
         "b slot 2 b:4 abcde_00004 done",
         "b slot 2 b:5 several several",

@@ -142,6 +142,8 @@ export function RecoveryChart(_: ChartProps) {
   }, [answer.data]);
   const spec = useMemo(() => (events.length ? specOf(events, lanes, end, store.id) : null), [answer.data]);
   const total = totalWords(lost, events.some((event) => event.lost_s === null));
+  // What a driver that is gone has cost is known when the next one starts.
+  const gone = store.experiment!.state === "interrupted" ? " before the driver was interrupted" : " so far";
   const rewinds = events.some((event) => event.kind === "rewind" && event.lost_s) ? "What a rewind repeats is a part of what caused it, and counts once in the total." : "";
   return (
     <>
@@ -166,7 +168,7 @@ export function RecoveryChart(_: ChartProps) {
           },
         }}
       >
-        {placeholder(answer, !events.length, "Nothing went wrong so far: no kill, retry, rewind, take-over or storage delay.") ?? (
+        {placeholder(answer, !events.length, `Nothing went wrong${gone}: no kill, retry, rewind, take-over or storage delay.`) ?? (
           <Plot spec={spec!} height={110 + Math.max(2, lanes.length) * 34} summary={`Recovery timeline: ${plural(events.length, "event")}, time lost: ${total}`} />
         )}
       </ChartFrame>

@@ -1,6 +1,6 @@
 // Timeline of workers: which trial ran where and when; gaps are idle time.
 import { useMemo } from "preact/hooks";
-import { clock, duration, oneLine } from "../format";
+import { clock, duration, oneLine, plural } from "../format";
 import { link } from "../route";
 import { useStore } from "../store";
 import type { Palette } from "../theme";
@@ -119,7 +119,7 @@ export function WorkersChart(_: ChartProps) {
   return (
     <ChartFrame
       title="Workers"
-      about="Which trial ran on which worker, and when. Each line is a place for one worker; gaps are idle time."
+      about="Which trial ran on which worker, and when. Each line is a place for one worker. Gaps are idle time, unless no driver lived."
       note={[spans.length ? idleNote(data!) : "", data?.note ?? ""].filter(Boolean).join(" ")}
       table={{
         columns: [{ title: "slot" }, { title: "worker" }, { title: "trial" }, { title: "attempt", right: true, width: 80 }, { title: "outcome" }, { title: "start", width: 170 }, { title: "duration" }],
@@ -133,7 +133,7 @@ export function WorkersChart(_: ChartProps) {
     >
       {placeholder(answer, !spans.length, "Bars appear as soon as a trial runs.") ?? (
         <>
-          <Plot spec={spec} height={Math.min(640, 90 + Math.max(2, lanes.length) * 34)} summary={`Timeline of ${lanes.length} places for workers with ${spans.length} attempts`} />
+          <Plot spec={spec} height={Math.min(640, 90 + Math.max(2, lanes.length) * 34)} summary={`Timeline of ${plural(lanes.length, "slot")} with ${plural(spans.length, "attempt")}`} />
           <Legend names={OUTCOMES.filter((name) => spans.some(({ span }) => span[4] === name))} />
         </>
       )}
