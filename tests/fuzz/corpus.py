@@ -26,11 +26,15 @@ KINDS: dict[str, dict[str, Any]] = {
     "finished": {"kills": (5, 7, 0)},
     # Its last driver has let go: of a killed one nothing in a store tells whether the newest part was ever sent.
     "store": {"kills": (5, 7, 0), "store": True},
-    "reports": {"kills": (13,), "trainable": "report_only", "snapshot_period_s": 10_000},
+    # What was not synced yet may be torn by a power cut, so a fault there is no proof of anything.
+    "reports": {"kills": (13,), "trainable": "report_only", "snapshot_period_s": 10_000, "settle_s": 2.0},
 }
 
 KILL_AFTER = "HOLDFAST_TEST_KILL_AFTER"
 """Environment variable: results after which a driver is killed."""
+
+SETTLE_S = "HOLDFAST_TEST_SETTLE_S"
+"""Environment variable: how long it waits before, so that its records are synced and its result files written."""
 
 
 class Thing:
@@ -73,7 +77,7 @@ def report_only(config: dict[str, Any]) -> None:
 
 
 _DRIVER = """
-import sys
+import sys, time
 sys.path.insert(0, {here!r})
 import corpus, holdfast as tune
 place, store = sys.argv[1], sys.argv[2] == "store"
@@ -88,6 +92,7 @@ class Kill(tune.Callback):
         self.seen += 1
         # Who judges the damage resumes the experiment without being killed.
         if str(self.seen) == corpus.os.environ.get(corpus.KILL_AFTER):
+            time.sleep(float(corpus.os.environ[corpus.SETTLE_S]))
             corpus.os.kill(corpus.os.getpid(), 9)
 
 run_config = tune.RunConfig(name="exp", storage_path=place, storage_filesystem=filesystem, verbose=0,
@@ -132,6 +137,7 @@ def build(
     kills: tuple[int, ...] = (5, 6, 6),
     trainable: str = "train",
     snapshot_period_s: int = 0,
+    settle_s: float = 0.0,
 ) -> Path:
     """Make an experiment below ``folder``; each number is a driver that is killed after so many results.
 
@@ -142,6 +148,7 @@ def build(
     code = _DRIVER.format(here=str(Path(__file__).parent))
     environment = {**os.environ, "HOLDFAST_LOCAL_CACHE_DIR": str(folder / "cache")}
     environment["TUNE_GLOBAL_CHECKPOINT_S"] = str(snapshot_period_s)
+    environment[SETTLE_S] = str(settle_s)
     kind = "store" if store else "local"
     for results in kills:
         environment[KILL_AFTER] = str(results)

@@ -44,22 +44,6 @@ def damage(root: Path, rng: random.Random, outside: Path) -> str:
     return f"{kind.__name__} {path.relative_to(root)}{f' ({told})' if told else ''}"
 
 
-def damage_mark_and_journal(root: Path, rng: random.Random, outside: Path) -> str:
-    """Two faults that hide each other: lost records, and no word of how many there were. "" if there is no mark."""
-    marks = sorted(root.glob(".holdfast/epochs/*.synced"))
-    segments = sorted(root.glob(".holdfast/journal/*.hfj"))
-    if not marks or not segments:
-        return ""
-    segment, kind = rng.choice(segments), rng.choice([cut, cut, cut, flip, empty, delete])
-    times = {each: each.stat().st_mtime_ns for each in (*marks, segment)}
-    for mark in marks:
-        mark.unlink()
-    _own(segment)
-    told = kind(segment, rng, segments, outside)
-    _set_times(times)
-    return f"no mark, and {kind.__name__} {segment.name} ({told})"
-
-
 def _own(path: Path) -> None:
     """Make a hard link a file of its own."""
     data = path.read_bytes()

@@ -26,7 +26,7 @@ from typing import Any
 sys.path.insert(0, str(Path(__file__).parent))
 
 import corpus
-from damage import damage, damage_mark_and_journal
+from damage import damage
 
 import holdfast as tune
 from holdfast.cli.main import main as command
@@ -35,7 +35,6 @@ from holdfast.errors import DamageError, InternalError, TuneError
 HANG_S = 60
 MEMORY_BYTES = 6 << 30
 RESUME_EVERY = 10
-SECOND_EVERY = 4
 NAMED = "named"
 
 
@@ -268,8 +267,7 @@ class Bench:
         if not self._case.store:
             shutil.copytree(self._other, place / "other", symlinks=True, copy_function=os.link)
         os.environ["HOLDFAST_LOCAL_CACHE_DIR"] = str(place / "cache")
-        second = damage_mark_and_journal(copy, rng, self.outside) if seed % SECOND_EVERY == 0 else ""
-        what = second or damage(copy, rng, self.outside)
+        what = damage(copy, rng, self.outside)
         signal.alarm(HANG_S)
         try:
             self._case.judge(copy, resume=resume)

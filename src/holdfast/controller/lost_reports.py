@@ -22,17 +22,14 @@ from holdfast.core import events as ev
 from holdfast.core.state import State
 from holdfast.display.words import plural
 from holdfast.errors import DamageError, JournalDamagedError
-from holdfast.journal.durable_mark import is_blank
+from holdfast.journal.durable_mark import is_there
 from holdfast.journal.identity import uid_of
 from holdfast.journal.records import read_events
 from holdfast.storage.layout import RESULT_FILE, Root
 from holdfast.storage.untrusted import open_regular
 
-SLACK_S = 1.0
-"""Rows that are less than this younger than the journal's last record prove nothing."""
-
-POWER_CUT_SLACK_S = 5.0
-"""The same if the driver's mark looks as if the power had failed: syncs may have taken long before."""
+POWER_CUT_S = 5.0
+"""A power cut may take this much from a journal: half a second, and what a sync takes when the disk is busy."""
 
 MAX_LINE_BYTES = 1 << 20
 """A longer row is not read: its file proves nothing."""
@@ -134,8 +131,9 @@ def _newest_provable(root: Path, state: State, created_at: float) -> float:
     """Rows that were reported before this moment prove nothing."""
     if not state.epoch:
         return 0.0  # nothing is left of a driver that has started trials: its first records were durable long before
-    slack = POWER_CUT_SLACK_S if is_blank(root, state.epoch) else SLACK_S
-    return max(state.last_at, created_at) + slack
+    if not is_there(root, state.epoch):
+        return 0.0  # file systems keep the order of names: no power cut takes the mark and leaves a younger file
+    return max(state.last_at, created_at) + POWER_CUT_S  # it may have left the mark empty, or half new
 
 
 def _surviving(state: State, trial_id: str) -> int:

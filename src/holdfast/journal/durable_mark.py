@@ -57,12 +57,9 @@ def oldest_volatile(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> 
         return None
 
 
-def is_blank(root: str | os.PathLike[str], epoch: int, *, disk: Disk = REAL_DISK) -> bool:
-    """Whether the mark of ``epoch`` is what a power cut leaves of a new file: it is there, and says nothing."""
-    try:
-        return not disk.read(_path(os.path.abspath(root), epoch)).strip(b"\0")
-    except (OSError, DamageError):
-        return False
+def is_there(root: str | os.PathLike[str], epoch: int, *, disk: Disk = REAL_DISK) -> bool:
+    """Whether there is a mark of ``epoch``, whatever it says. A driver makes it before it has a record."""
+    return disk.exists(_path(os.path.abspath(root), epoch))
 
 
 def damaged_marks(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> Iterator[tuple[str, str]]:
