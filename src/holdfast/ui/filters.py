@@ -184,12 +184,16 @@ def _error(token: _Token, wanted: str) -> BadFilter:
     return BadFilter(f"The filter cannot be read at {place}: expected {wanted}, found {found}.", token.at)
 
 
+_CONSTANTS = {"true": True, "false": False, "null": None, "True": True, "False": False, "None": None}
+"""As JSON and as Python write them; any other spelling is a text."""
+
+
 def _literal(token: _Token) -> Any:
     if token.kind == "text":
         return token.text
     if _NUMBER.fullmatch(token.text):
         return float(token.text)
-    return {"true": True, "false": False, "null": None}.get(token.text.lower(), token.text)
+    return _CONSTANTS.get(token.text, token.text)
 
 
 def compare(value: Any, operation: str, wanted: Any) -> bool:
