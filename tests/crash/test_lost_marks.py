@@ -16,6 +16,7 @@ from test_lost_journal import readers, release_all, segment
 import holdfast as tune
 from holdfast.cli.main import main as holdfast
 from holdfast.errors import JournalDamagedError
+from holdfast.storage.layout import SYNC_SEAL
 
 STEPS = 6
 
@@ -147,4 +148,16 @@ def test_rows_of_the_moment_of_a_power_cut_prove_nothing(finished: Path, tmp_pat
     for file in root.glob("*/result.json"):
         rows = [json.loads(line) for line in file.read_text().splitlines()]
         file.write_text("".join(json.dumps({**row, "timestamp": int(time.time()) - 60}) + "\n" for row in rows))
+    assert len(tune.ResultGrid.from_path(str(root))) > 0
+
+
+def test_a_syncers_copy_may_have_rows_that_its_journal_does_not_have_yet(finished: Path, tmp_path: Path) -> None:
+    """A round brings the journal as it was at one moment, and everything else as it is later."""
+    root = tmp_path / "exp"
+    shutil.copytree(finished, root)
+    release_all(root)
+    shutil.rmtree(root / ".holdfast" / "snapshots", ignore_errors=True)
+    cut(root)
+    remove_marks(root)
+    (root / ".holdfast" / SYNC_SEAL).touch()
     assert len(tune.ResultGrid.from_path(str(root))) > 0

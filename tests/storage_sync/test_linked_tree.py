@@ -10,9 +10,9 @@ import pytest
 from sync_tools import Experiment, content_of, files_in
 
 from holdfast.errors import NewerFormatError, StorageError
+from holdfast.storage.layout import SYNC_SEAL
 from holdfast.sync import linked_tree
 from holdfast.sync.linked_tree import (
-    SEAL,
     BadSeal,
     LinkedTree,
     MomentCopy,
@@ -124,7 +124,7 @@ def test_a_sealed_moment_is_recognised_and_freed_of_what_is_obsolete(live: Path)
     seal = write_seal(str(live), 5)
     (live / "snapshots" / "000000000001.hfs").write_text("kept at the other end by a tool that never deletes")
     assert check_seal(str(live)) == seal
-    assert set(files_in(live)) == {*seal.files, SEAL}
+    assert set(files_in(live)) == {*seal.files, SYNC_SEAL}
 
 
 @pytest.mark.parametrize("damage", ["missing", "shorter", "changed", "torn seal"])
@@ -138,13 +138,13 @@ def test_a_moment_that_is_not_whole_is_recognised(live: Path, damage: str) -> No
     elif damage == "changed":
         victim.write_text("VALUE 1")
     else:
-        os.truncate(live / SEAL, 40)
+        os.truncate(live / SYNC_SEAL, 40)
     with pytest.raises(BadSeal, match=r"value-1\.pkl|seal cannot be read"):
         check_seal(str(live))
 
 
 def test_a_seal_of_a_newer_format_is_not_guessed_at(live: Path) -> None:
-    (live / SEAL).write_text('{"format": 2, "number": 1, "files": {}}')
+    (live / SYNC_SEAL).write_text('{"format": 2, "number": 1, "files": {}}')
     with pytest.raises(NewerFormatError, match="pip install --upgrade holdfast"):
         read_seal(str(live))
 
@@ -155,7 +155,7 @@ def test_seals_in_a_row_have_different_sizes_and_growing_numbers(live: Path) -> 
         number = number_after(number)
         write_seal(str(live), number)
         numbers.append(number)
-        sizes.append((live / SEAL).stat().st_size)
+        sizes.append((live / SYNC_SEAL).stat().st_size)
     assert numbers == sorted(set(numbers))
     assert len(set(sizes)) == len(sizes)
 

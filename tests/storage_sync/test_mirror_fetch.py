@@ -14,8 +14,8 @@ import pytest
 from sync_tools import CP, Cut, Experiment, TreeSyncer, content_of, files_in, records_in
 
 from holdfast.errors import DamageError, ExperimentNotFoundError, StorageError, SyncError
+from holdfast.storage.layout import SYNC_SEAL
 from holdfast.sync.command_syncer import CommandSyncer
-from holdfast.sync.linked_tree import SEAL
 from holdfast.sync.synced_copy import SyncedCopy
 from holdfast.sync.syncer import FunctionSyncer, Syncer
 
@@ -98,13 +98,13 @@ def test_a_place_that_cannot_be_reached_is_not_called_empty(tmp_path: Path, root
 def test_a_first_copy_that_was_never_finished_is_no_experiment(remote: Path, root: Path) -> None:
     shutil.rmtree(remote / ".holdfast")
     (remote / ".holdfast").mkdir()
-    (remote / ".holdfast-safe" / SEAL).unlink()
+    (remote / ".holdfast-safe" / SYNC_SEAL).unlink()
     with pytest.raises(ExperimentNotFoundError, match="first copy was never finished"):
         fetch(root, remote)
 
 
 @pytest.mark.parametrize("torn", [".holdfast", ".holdfast-safe"])
-@pytest.mark.parametrize("file", [SEAL, "journal/00000001.hfj", "spec.json"])
+@pytest.mark.parametrize("file", [SYNC_SEAL, "journal/00000001.hfj", "spec.json"])
 def test_of_two_copies_of_the_journal_one_is_enough(
     experiment: Experiment, remote: Path, root: Path, torn: str, file: str
 ) -> None:
@@ -237,7 +237,7 @@ def test_the_journal_alone_can_be_fetched_for_comparison(experiment: Experiment,
     with sync.fetched_journal() as journal:
         found = content_of(journal)
     sync.close()
-    assert found.pop(SEAL)
+    assert found.pop(SYNC_SEAL)
     assert found == content_of(experiment.root / ".holdfast")
     assert not (experiment.root.parent / ".sync-exp" / "fetch").exists()
 
@@ -253,7 +253,7 @@ def test_after_a_fetch_a_tool_that_deletes_does_not_delete_the_journal(
             super()._copy(source, target, ())
             for rel in set(files_in(target)) - set(files_in(source)):
                 Path(target, rel).unlink()
-            missing.extend(name for name in (".holdfast", ".holdfast-safe") if not (remote / name / SEAL).exists())
+            missing.extend(name for name in (".holdfast", ".holdfast-safe") if not (remote / name / SYNC_SEAL).exists())
 
     sync = SyncedCopy(root, str(remote), Deleting())
     sync.fetch()

@@ -17,9 +17,9 @@ from sync_tools import CP, WAIT_S, Cut, Experiment, TreeSyncer, content_of, file
 from holdfast.core.backoff import Backoff
 from holdfast.errors import NotShippedError
 from holdfast.storage.address import join_address, split_address
+from holdfast.storage.layout import SYNC_SEAL
 from holdfast.sync import synced_copy
 from holdfast.sync.command_syncer import CommandSyncer
-from holdfast.sync.linked_tree import SEAL
 from holdfast.sync.synced_copy import SyncedCopy
 from holdfast.sync.syncer import FunctionSyncer, Syncer
 
@@ -166,7 +166,7 @@ def test_the_other_end_is_equal_to_the_root_but_for_stages_and_seals(
     expected = {rel: data for rel, data in content_of(experiment.root).items() if ".stage-" not in rel}
     found = content_of(tmp_path / "remote")
     plain = {rel: data for rel, data in found.items() if not rel.startswith(".holdfast-safe/")}
-    assert plain.pop(f".holdfast/{SEAL}")
+    assert plain.pop(f".holdfast/{SYNC_SEAL}")
     assert plain == expected
 
 
@@ -244,7 +244,7 @@ def test_a_tool_that_deletes_at_the_other_end_never_deletes_the_journal_there(
             super()._copy(source, target, ())
             for rel in set(files_in(target)) - set(files_in(source)):
                 Path(target, rel).unlink()
-            if arrived and not (tmp_path / "remote" / ".holdfast" / SEAL).exists():
+            if arrived and not (tmp_path / "remote" / ".holdfast" / SYNC_SEAL).exists():
                 seen_without.append(source)
 
     arrived: list[int] = []

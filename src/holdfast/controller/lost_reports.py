@@ -12,6 +12,7 @@ Owns this comparison. Must never write, follow a link, or keep a whole file in m
 from __future__ import annotations
 
 import json
+import os
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from holdfast.errors import DamageError, JournalDamagedError
 from holdfast.journal.durable_mark import is_there
 from holdfast.journal.identity import uid_of
 from holdfast.journal.records import read_events
-from holdfast.storage.layout import RESULT_FILE, Root
+from holdfast.storage.layout import PRIVATE, RESULT_FILE, SYNC_SEAL, Root
 from holdfast.storage.untrusted import open_regular
 
 POWER_CUT_S = 5.0
@@ -76,6 +77,8 @@ def lost_reports(root: Path, state: State, uid: str, *, created_at: float = 0.0)
         uid: The experiment's; ids of its trials begin with it unless the user wanted something else.
         created_at: When the experiment was made.
     """
+    if os.path.lexists(root / PRIVATE / SYNC_SEAL):
+        return []  # a syncer's copy: result files and checkpoints are copied after the journal, and are ahead of it
     newest = _newest_provable(root, state, created_at)
     prefixes = {uid[:5]} | {trial.id.rpartition("_")[0] for trial in state.trials[:1] + state.trials[-1:]}
     more = [

@@ -34,6 +34,7 @@ from holdfast.controller.backends import (
     CheckpointJobs,
     JobContext,
     LocalBackend,
+    compare_here,
     local_checkpoint_jobs,
 )
 from holdfast.controller.checkpoint_jobs import CheckpointJobEdge, Workers
@@ -165,6 +166,10 @@ class SyncedBackend(LocalBackend):
             raise _other_experiment(
                 address, f"{address} was resumed on another machine, with a newer state than this one."
             )
+
+    def compare(self, state: State, uid: str) -> None:
+        # Not with result files: those of a copy that came from the other end are ahead of its journal.
+        compare_here(self._journal, self._root, state, uid)
 
     def open(self, claim: Claim) -> Journal:
         self._journal = SyncedJournal.create_or_append(self._root.path, claim, durability=self._durability)

@@ -22,6 +22,7 @@ HISTORY = ("epochs", "journal", "snapshots", "parts", "marks")  # what drivers m
 
 # In a trial's directory:
 RESULT_FILE = "result.json"
+SYNC_SEAL = ".sync-seal.json"  # in the private directory of a syncer's copy
 PROGRESS_FILE = "progress.csv"
 PARAMS_FILE = "params.json"
 

@@ -27,12 +27,12 @@ from typing import IO
 import msgspec
 
 from holdfast.errors import NewerFormatError, StorageError
+from holdfast.storage.layout import SYNC_SEAL
 from holdfast.storage.local import TEMP_PREFIX, write_atomic
 
 JOURNAL = ".holdfast"
 SAFE = ".holdfast-safe"
 JOURNALS = (SAFE, JOURNAL)
-SEAL = ".sync-seal.json"
 FORMAT = 1
 
 _STAGES = (".stage-", ".sealed-", ".trash-")
@@ -63,13 +63,13 @@ class BadSeal(Exception):
 
 def write_seal(directory: str, number: int) -> MomentSeal:
     """Seal all files of ``directory`` as they are now."""
-    files = {rel: (os.path.getsize(path), _digest(path)) for rel, path in _files_below(directory) if rel != SEAL}
+    files = {rel: (os.path.getsize(path), _digest(path)) for rel, path in _files_below(directory) if rel != SYNC_SEAL}
     seal = MomentSeal(FORMAT, number, files)
     data = msgspec.json.encode(seal)
     # Tools that go by size and time leave a file out whose size is the same and whose time is not after that of the
     # copy, which the other end's clock says. So two seals in a row never have the same size.
     length = -(-len(data) // _SEAL_BLOCK) * _SEAL_BLOCK + number % _SEAL_BLOCK
-    write_atomic(os.path.join(directory, SEAL), data.ljust(length))
+    write_atomic(os.path.join(directory, SYNC_SEAL), data.ljust(length))
     return seal
 
 
@@ -82,7 +82,7 @@ def number_after(number: int) -> int:
 def unseal(directory: str, time_ns: int | None = None) -> None:
     """Remove the seal of a directory that is to be written to again, and make its files as old as ``time_ns``."""
     with contextlib.suppress(FileNotFoundError):
-        os.remove(os.path.join(directory, SEAL))
+        os.remove(os.path.join(directory, SYNC_SEAL))
     if time_ns is not None:
         for _, path in _files_below(directory):
             os.utime(path, ns=(time_ns, time_ns))
@@ -95,7 +95,7 @@ def read_seal(directory: str) -> MomentSeal | None:
         BadSeal: It cannot be read.
     """
     try:
-        with open(os.path.join(directory, SEAL), "rb") as file:
+        with open(os.path.join(directory, SYNC_SEAL), "rb") as file:
             seal = msgspec.json.decode(file.read(), type=MomentSeal)
     except FileNotFoundError:
         return None
@@ -131,7 +131,7 @@ def check_seal(directory: str) -> MomentSeal | None:
         if _digest(path) != digest:
             raise BadSeal(f"{rel} has another content than was sent")
     for rel, path in list(_files_below(directory)):
-        if rel not in seal.files and rel != SEAL:
+        if rel not in seal.files and rel != SYNC_SEAL:
             os.remove(path)
     return seal
 
