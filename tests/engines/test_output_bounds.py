@@ -169,6 +169,24 @@ def test_what_is_printed_right_after_a_cut_stands_below_the_note(
     assert log.read_text() == f"{CONTINUED_TEXT} log{OLDER} ---\nand on\n"
 
 
+def test_of_two_that_cut_a_log_at_once_the_second_leaves_it_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # The driver's thread and its loop both look at the size before they wait for the lock.
+    log = tmp_path / "log"
+    log.write_text(numbered(1000))
+    take_lock = trial_logs.lock
+
+    def cut_before(fd: int, **options: float) -> bool:
+        monkeypatch.setattr(trial_logs, "lock", take_lock)
+        assert shorten(str(log), LIMIT)
+        return take_lock(fd, **options)
+
+    monkeypatch.setattr(trial_logs, "lock", cut_before)
+    assert not shorten(str(log), LIMIT)
+    assert (tmp_path / ("log" + OLDER)).read_text().endswith(numbered(1, 999))
+
+
 def test_without_a_limit_nothing_is_cut(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.write_text(numbered(1000))
@@ -195,7 +213,7 @@ while not os.path.exists(config["stop"]):
     os.write(1, b"%09d " % i + b"x" * 4000 + b"\\n")
 while os.fstat(1).st_size > {LIMIT // 2}:  # what is printed in the moment of a cut may be lost
     time.sleep(0.01)
-subprocess.run(["sh", "-c", "echo the end of it"])
+subprocess.run(["sh", "-c", "echo the end of it"], check=True)
 """
     stop = tmp_path / "stop"
     driver.code(0, code, stop=str(stop))

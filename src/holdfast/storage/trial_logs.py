@@ -280,6 +280,8 @@ def shorten(path: str, limit: int | None) -> bool:
         if os.stat(path).st_size <= half:
             return False
         with _held(path, os.O_RDWR) as log:
+            if os.fstat(log.fileno()).st_size <= half:
+                return False  # somebody else has just cut it; another cut would replace the older output by nothing
             found = parse_head(os.pread(log.fileno(), MAX_HEAD_BYTES, 0))
             head = os.pread(log.fileno(), found[1], 0) if found else b""
             _keep_newest(log, path + OLDER, head, half, limit)
