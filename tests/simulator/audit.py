@@ -3,8 +3,8 @@
 A second, much simpler bookkeeping of trials, rows, checkpoints and budgets, which shares no code with the core: all it
 knows are the journal's records, the ledger of the fake workers and the fake store. ``Violation`` names the invariant.
 
-Owns I1, I2, I3 (see ``audit_checkpoints``), I5 (see also ``replay_check``), I6, I8 and I10 as far as the journal shows
-them.
+Owns I1, I2, I3 (see ``audit_checkpoints``), I5 (see also ``replay_check``), I6, I8, I10 and I11 as far as the journal
+shows them.
 """
 
 from __future__ import annotations
@@ -39,10 +39,12 @@ class Audit(RequestAudit):
         scenario: What was asked for.
         ledger: What the workers know.
         store: What the store knows.
+        root: Where the drivers kept the experiment, which no record may tell (I11).
     """
 
-    def __init__(self, scenario: Scenario, ledger: Ledger, store: CheckpointStore) -> None:
+    def __init__(self, scenario: Scenario, ledger: Ledger, store: CheckpointStore, root: str) -> None:
         super().__init__(scenario, ledger, store)
+        self._root = root.encode()
         self.links: set[int] = set()
         self.workers: set[int] = set()  # of the current driver
         self.scheduled: set[int] = set()
@@ -74,6 +76,8 @@ class Audit(RequestAudit):
                 raise Violation("I4", f"record {entry.seq} is older than the one before it")
             if entry.epoch < self._epoch:
                 raise Violation("I4", f"{event} was written by epoch {entry.epoch}, after epoch {self._epoch} began")
+            if self._root in entry.payload:
+                raise Violation("I11", f"{event} has the absolute path of the experiment")
             check: Callable[[Any], None] = getattr(self, _CHECKS[type(event)])
             check(event)
             self._at = event.at

@@ -59,7 +59,7 @@ from simulator.cluster_nodes import ClusterProcess
 from simulator.engine import FakeEngine, FakeProcess
 from simulator.fake_driver import SimDriver
 from simulator.fake_trials import Stages
-from simulator.fake_world import StoreHost, WorkersHost, World
+from simulator.fake_world import ROOT, StoreHost, WorkersHost, World
 from simulator.ledger import Violation, Weights
 from simulator.machines import Machines, NodeDisk, NodeFaults
 from simulator.process import DriverProcess
@@ -178,7 +178,7 @@ class ClusterAudit(Audit):
     """The audit of records, for attempts and stages on machines that may be lost."""
 
     def __init__(self, world: ClusterWorld) -> None:
-        super().__init__(world.scenario, world.ledger, world.store)
+        super().__init__(world.scenario, world.ledger, world.store, ROOT)
         self._world = world
 
     def interrupted(self, event: ev.AttemptInterrupted) -> None:

@@ -140,11 +140,12 @@ class Trainer:
             self._life.hung = True
             yield Hang()
         self._life.end = mishap
+        place = f"{self._root}/t{self._process.run.n}"  # messages of real failures name files
         if mishap == Cause.EXCEPTION:
-            return Raised(*self._who, ErrorFacts("ValueError", "boom", "train.py:3"))
+            return Raised(*self._who, ErrorFacts("ValueError", f"boom: {place}/data", "train.py:3"))
         if mishap == Cause.STORAGE:
-            return Raised(*self._who, ErrorFacts("OSError", "No space left on device"), storage=True)
-        yield Die(mishap, f"died of {mishap}")
+            return Raised(*self._who, ErrorFacts("OSError", f"No space left on device: {place}"), storage=True)
+        yield Die(mishap, f"died of {mishap}: {place}")
         raise AssertionError("a dead process goes on")
 
     def _train(self) -> dict[str, Any]:

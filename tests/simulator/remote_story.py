@@ -88,7 +88,7 @@ class RemoteAudit(Audit):
     """The audit of records, for checkpoints that are committed in a store."""
 
     def __init__(self, scenario: Scenario, world: RemoteWorld, machines: dict[int, str]) -> None:
-        super().__init__(scenario, world.ledger, world.store)
+        super().__init__(scenario, world.ledger, world.store, str(world.folder))
         self._objects = world.server.objects.objects
         self._machines = machines  # of each epoch, where its driver ran
         self._staged_in: dict[str, int] = {}  # of each stage, the epoch

@@ -162,7 +162,7 @@ class Simulation:
         return audit
 
     def _make_audit(self) -> Audit:
-        return Audit(self.world.scenario, self.world.ledger, self.world.store)
+        return Audit(self.world.scenario, self.world.ledger, self.world.store, ROOT)
 
     # --- the machine (process.Machine)
 

@@ -256,13 +256,15 @@ def _died(turn: Turn, o: ob.Died) -> None:
         return
     turn.memory.storage_trouble.pop(o.n, None)
     worker = _unreported_worker(trial, o)
+    tell = turn.policies.rules.relative
+    detail = tell(o.detail)
     counted = o.cause in ev.Cause.COUNTED or (o.cause == ev.Cause.PREEMPTED and turn.policies.rules.count_preemption)
     if trial.verdict or turn.memory.draining or turn.state.stopping:
-        _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, o.detail, worker)
+        _unwound(turn, trial, ev.Cause.DRIVER_STOPPED, detail, worker)
     elif counted:
-        _fail(turn, trial, o.cause, ev.ErrorFacts(message=o.detail, output=o.output), worker=worker)
+        _fail(turn, trial, o.cause, ev.ErrorFacts(message=detail, output=tell(o.output)), worker=worker)
     else:
-        _unwound(turn, trial, o.cause, o.detail, worker)
+        _unwound(turn, trial, o.cause, detail, worker)
 
 
 def _capacity(turn: Turn, o: ob.Capacity) -> None:
@@ -286,7 +288,7 @@ def _commit_ended(turn: Turn, o: ob.CommitEnded) -> None:
         return
     trial = turn.state.trials[o.n]
     if o.damaged:
-        turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, o.message))
+        turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, turn.policies.rules.relative(o.message)))
     elif o.superseded:
         turn.add(ev.CheckpointsDropped(turn.at, o.n, (o.index,), SUPERSEDED))
         turn.commands.append(cmd.Delete(o.n, o.index))
@@ -317,7 +319,7 @@ def _verify_ended(turn: Turn, o: ob.VerifyEnded) -> None:
     elif o.damaged:
         record = state.trials[o.n].find(o.index)
         if record is not None and record.stored == Stored.COMMITTED:
-            turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, o.message))
+            turn.add(ev.CheckpointRejected(turn.at, o.n, o.index, turn.policies.rules.relative(o.message)))
     # Any trial may start from it, not only the one that saved it.
     for n in memory.awaited.pop((o.n, o.index), ()):
         _unpark(turn, state.trials[n])
