@@ -61,6 +61,13 @@ def test_without_insistence_storage_is_waited_for_until_the_grace_is_over() -> N
     assert watches.why_leave(101.0) == "this driver is shutting down (SIGINT)"
 
 
+def test_grace_counts_from_the_signal_though_the_loop_was_waiting_for_its_storage() -> None:
+    watches = Watches(UserStopRule(NoopStopper(), None), grace_s=100.0)
+    watches.end("SIGINT", 10.0)
+    assert watches.why_leave(109.0) == ""
+    assert watches.why_leave(110.0) == "this driver is shutting down (SIGINT)"
+
+
 def test_free_space_is_measured_at_once_and_then_now_and_then() -> None:
     found = iter([100, None, 50])
     watches = Watches(UserStopRule(NoopStopper(), None), free_space=lambda: next(found))

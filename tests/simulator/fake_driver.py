@@ -198,7 +198,7 @@ class SimDriver(DriverLife):
         """Somebody wants this driver to end."""
         if self.is_open and self.engine is not None:
             self.process.machine.note(self.process, reason)
-            self.controller.watches.end(reason)
+            self.controller.watches.end(reason, self.controller.edges.clock.now())
             self.engine.wake()
             self.ending = True
             self.world.ledger.told_to_end.add(self.controller.state.epoch)

@@ -310,12 +310,12 @@ class Driver(DriverLife):
     # --- running
 
     def _watch_signals(self) -> AbstractContextManager[SignalWatch]:
-        watches, engine = self.controller.watches, self.controller.edges.engine
+        watches, edges = self.controller.watches, self.controller.edges
         self._notices.be_told_of_end(lambda: watches.is_ending)
 
         def end(reason: str) -> None:
-            watches.end(reason)
-            engine.wake()
+            watches.end(reason, edges.clock.now())
+            edges.engine.wake()
 
         self._end_now = end
         if self._only_ship:

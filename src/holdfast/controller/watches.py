@@ -56,9 +56,15 @@ class Watches:
         if self._stall_timeout_s is not None:
             self._heard[n] = at
 
-    def end(self, reason: str) -> None:
-        """Someone wants this driver to end; asked again, at once. Safe to call from a signal handler."""
+    def end(self, reason: str, at: float | None = None) -> None:
+        """Someone wants this driver to end; asked again, at once. Safe to call from a signal handler.
+
+        The grace of trials counts from ``at``, or from the next look if nobody waits for the end: the loop may be
+        waiting for its storage when a signal arrives.
+        """
         self.hurry = bool(self._end_reason)
+        if at is not None and self._deadline is None:
+            self._deadline = at + self._grace_s
         self._end_reason = self._end_reason or reason
         self._last_reason = reason
 
@@ -131,7 +137,7 @@ class Watches:
         return self.hurry or self._insists
 
     def _grace_is_over(self, at: float) -> bool:
-        """Grace for last checkpoints, counted from the first look at which the driver was ending."""
+        """Grace for last checkpoints, counted from the signal, or the first look at which the driver was ending."""
         if self._deadline is None:
             self._deadline = at + self._grace_s
         return at >= self._deadline
