@@ -49,6 +49,12 @@ def check_algorithms(config: TuneConfig, space: Mapping[str, Any], seed: int) ->
             f"Search algorithms cannot be used with {type(scheduler).__name__} schedulers: it chooses new "
             "configurations by itself. Leave search_alg out, or choose another scheduler."
         )
+    if searcher is None and scheduler.needed_searcher:
+        needed = scheduler.needed_searcher
+        raise InvalidInputError(
+            f"{type(scheduler).__name__} ends trials at the budgets that {needed} suggests them with, and search_alg="
+            f"{config.search_alg!r} suggests none. Write TuneConfig(search_alg={needed}(...), scheduler=...)."
+        )
     if searcher is not None:
         _advise(searcher, scheduler, config.num_samples)
     half = objective_text(config.metric, config.mode, dict(_needed(scheduler, searcher)))

@@ -77,6 +77,11 @@ class TrialScheduler(KnownArguments):
         return True
 
     @property
+    def needed_searcher(self) -> str:
+        """The class of searchers without which it cannot work, as advice tells it; "" if it needs none."""
+        return ""
+
+    @property
     def trials_ahead(self) -> int:
         """How many trials should exist before there is room for them, to choose among them; 0 if it does not matter."""
         return 0

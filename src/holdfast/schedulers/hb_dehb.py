@@ -12,7 +12,6 @@ from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import TrialScheduler, number
 
 if TYPE_CHECKING:
-    from holdfast.config import TuneConfig
     from holdfast.schedulers.view import ExperimentView
     from holdfast.views.trials import TrialView
 
@@ -47,21 +46,10 @@ class DEHBScheduler(TrialScheduler):
         self._metric = metric
         self._mode = mode
 
-    def check_compatible(self, tune_config: TuneConfig) -> None:
-        """Refuse to run without a searcher.
-
-        Raises:
-            InvalidInputError: Nobody would give trials a budget.
-        """
-        from holdfast.search.basic_variant import planner_of
-
-        given = tune_config.search_alg
-        if planner_of(given) is not None:
-            raise InvalidInputError(
-                "DEHBScheduler ends trials at the budgets that DEHBSearch suggests them with, and search_alg="
-                f"{given!r} suggests none. Write TuneConfig(search_alg=DEHBSearch(max_t=...), scheduler='dehb'), or "
-                "search_alg='dehb'."
-            )
+    @property
+    def needed_searcher(self) -> str:
+        """Nobody else gives trials a budget."""
+        return "DEHBSearch"
 
     def on_trial_result(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> str:
         """STOP when the budget is used up."""

@@ -112,6 +112,11 @@ class ResourceChangingScheduler(TrialScheduler):
         """Whether the base scheduler leaves configurations to a searcher."""
         return self._base.works_with_searchers
 
+    @property
+    def needed_searcher(self) -> str:
+        """The searcher that the base scheduler needs."""
+        return self._base.needed_searcher
+
     def set_search_properties(self, metric: str | None, mode: str | None, **spec: Any) -> bool:
         """Hand them on."""
         self._metric, self._mode, self._seed = metric, mode, spec.get("seed", self._seed)
