@@ -12,7 +12,8 @@ from typing import Literal
 READ_BYTES = 64 * 1024
 """How much to read from a socket at once: larger reads cost an mmap each."""
 
-_HEADER_BYTES = 4
+HEADER_BYTES = 4
+"""What stands before each message."""
 
 
 class FrameTooLargeError(ValueError):
@@ -53,6 +54,17 @@ class Framing:
             raise FrameTooLargeError(size, self.limit)
         return self._pack(size) + payload
 
+    def length_of(self, header: bytes | bytearray) -> int:
+        """How many bytes follow a header, for readers that must not take a byte more.
+
+        Raises:
+            ValueError: If it claims a message larger than the limit.
+        """
+        (length,) = self._length.unpack(header)
+        if length > self.limit:
+            raise ValueError(f"a frame claims {length:,} bytes: this is not our stream")
+        return int(length)
+
     def decoder(self) -> FrameDecoder:
         """A decoder for one stream, from its beginning."""
         return FrameDecoder(self._length, self.limit)
@@ -72,7 +84,7 @@ class FrameDecoder:
         self._limit = limit
         self._pieces: list[bytes] = []
         self._have = 0
-        self._need = _HEADER_BYTES
+        self._need = HEADER_BYTES
 
     def feed(self, data: bytes) -> list[bytes]:
         """The messages that ``data`` completes, in order.
@@ -89,9 +101,9 @@ class FrameDecoder:
             self._pieces.clear()  # now, so that a large frame is not in memory three times
         payloads = []
         unpack, limit, size = self._unpack, self._limit, len(data)
-        need = begin = _HEADER_BYTES  # a message begins after its header
+        need = begin = HEADER_BYTES  # a message begins after its header
         while begin <= size:
-            (length,) = unpack(data, begin - _HEADER_BYTES)
+            (length,) = unpack(data, begin - HEADER_BYTES)
             if length > limit:
                 raise ValueError(f"a frame claims {length:,} bytes: this is not our stream")
             end = begin + length
@@ -99,8 +111,8 @@ class FrameDecoder:
                 need += length
                 break
             payloads.append(data[begin:end])
-            begin = end + _HEADER_BYTES
-        rest = begin - _HEADER_BYTES
+            begin = end + HEADER_BYTES
+        rest = begin - HEADER_BYTES
         self._need = need
         self._have = size - rest
         if self._have:

@@ -24,6 +24,7 @@ from typing import Any
 
 import msgspec
 
+from holdfast.storage.framing import HEADER_BYTES
 from holdfast.trainable.worker_messages import FRAMING
 
 LEASE_S = 10.0
@@ -35,9 +36,7 @@ DIAL_S = 10.0
 HANDSHAKE_S = 10.0
 
 _PROBE_S = 2
-_PROBES = 4
 _NONCE_BYTES = 32
-_LENGTH_BYTES = 4
 _READ_BYTES = 1 << 20
 _SIOCGIFADDR = 0x8915
 
@@ -174,9 +173,10 @@ def receive_frame(sock: socket.socket) -> bytes:
     Raises:
         HandshakeError: The connection has ended.
     """
-    size = int.from_bytes(receive_exactly(sock, _LENGTH_BYTES), "little")
-    if size > FRAMING.limit:
-        raise HandshakeError(f"a message of {size:,} bytes")
+    try:
+        size = FRAMING.length_of(receive_exactly(sock, HEADER_BYTES))
+    except ValueError as error:
+        raise HandshakeError(str(error)) from None
     return bytes(receive_exactly(sock, size))
 
 
