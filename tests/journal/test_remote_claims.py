@@ -21,6 +21,7 @@ from holdfast.shipping.claiming import claim_remote
 from holdfast.shipping.remote_holder import refuse_live, remote_claim
 from holdfast.shipping.restore_mirror import restore_mirror
 from holdfast.storage.probe import probe
+from holdfast.storage.store import Stat
 from holdfast.testing.memory_store import Fault, MemoryStore
 
 
@@ -155,6 +156,29 @@ def test_the_driver_that_is_taken_over_may_still_be_shipping(lab: Lab) -> None:
     old.append()
     old.ship()
     assert old.shipper.fenced
+
+
+@pytest.mark.parametrize("stale", [1, 1000])
+def test_a_listing_that_is_older_than_the_part_that_is_there_is_asked_again(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, stale: int
+) -> None:
+    old = lab.drive("one")
+    with lab.on("two"):
+        restored = restore_mirror(lab.store, lab.root("two"))
+        claim = claim_epoch(lab.root("two"), takeover=True)
+        old.write()
+        now, left = lab.store.list, [stale]
+
+        def lagging(prefix: str) -> list[Stat]:
+            left[0] -= 1
+            return [] if left[0] >= 0 else now(prefix)
+
+        monkeypatch.setattr(lab.store, "list", lagging)
+        if stale == 1:
+            assert claim_remote(lab.store, restored, claim, takeover=True).shipped.seq == 1
+        else:
+            with pytest.raises(StoreUnreachableError, match=r"does not list it. Nothing was changed. Try again"):
+                claim_remote(lab.store, restored, claim, takeover=True)
 
 
 def test_a_rival_wins_also_against_a_take_over(lab: Lab) -> None:

@@ -18,6 +18,10 @@ from simulator.remote_story import RemoteSimulation, repeat_line, tell
 
 FAST = [range(start, start + 20) for start in range(0, 60, 20)]
 SLOW = [range(start, start + 100) for start in range(100, 2100, 100)]
+REPAIRED = {
+    "the grace of trials began after a long wait for the store": 1002725,
+    "a listing lagged behind the part that a claim had met": 1008076,
+}
 
 
 @pytest.fixture(autouse=True)
@@ -52,6 +56,11 @@ def test_no_invariant_is_violated_in_a_store(seeds: range) -> None:
 @pytest.mark.parametrize("seeds", SLOW, ids=name)
 def test_no_invariant_is_violated_in_a_store_in_many_stories(seeds: range) -> None:
     tell_all(seeds)
+
+
+@pytest.mark.parametrize("seed", REPAIRED.values(), ids=REPAIRED)
+def test_a_story_that_once_violated_an_invariant_does_so_no_more(seed: int) -> None:
+    tell_all(range(seed, seed + 1))
 
 
 def test_stories_are_told_of_everything_that_can_go_wrong() -> None:

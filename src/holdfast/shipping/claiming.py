@@ -14,6 +14,7 @@ from holdfast.errors import (
 )
 from holdfast.journal import epoch as epochs
 from holdfast.journal.claims import Claim, encode_claim
+from holdfast.journal.epoch import Holder
 from holdfast.journal.identity import uid_of
 from holdfast.shipping import parts
 from holdfast.shipping.parts import Part, PartHeader, Piece, Span
@@ -55,10 +56,9 @@ def claim_remote(store: Store, restored: RestoredMirror, claim: Claim, *, takeov
         if foreign is None:
             # The number was free only because its part was merged and deleted since we looked: it is not the next one.
             store.delete([key])
-            restored = restore_mirror(store, root)
-            assert restored.holder is not None
-            if restored.holder.claim.epoch >= claim.epoch or (restored.holder.alive and not takeover):
-                raise epochs.locked_error(store.url, restored.holder)
+            restored, newest = _restore_up_to(store, root, part.header.number)
+            if newest.claim.epoch >= claim.epoch or (newest.alive and not takeover):
+                raise epochs.locked_error(store.url, newest)
             REAL_DISK.create_exclusive(_epoch_file(root, claim), encode_claim(claim))
             continue
         other = parts.decode_parts(foreign, key)[-1]
@@ -67,12 +67,25 @@ def claim_remote(store: Store, restored: RestoredMirror, claim: Claim, *, takeov
             _yield_to(root, other)
             raise epochs.locked_error(store.url, holder._replace(alive=True, age_s=0.0))
         # The driver that we succeed was still shipping. What has arrived counts.
-        restored = restore_mirror(store, root)
-        assert restored.holder is not None
-        if restored.holder.claim.writer != other.header.by.writer:
-            raise epochs.locked_error(store.url, restored.holder)
+        restored, newest = _restore_up_to(store, root, part.header.number)
+        if newest.claim.writer != other.header.by.writer:
+            raise epochs.locked_error(store.url, newest)
         REAL_DISK.create_exclusive(_epoch_file(root, claim), encode_claim(claim))
     raise _beaten(store, claim)
+
+
+def _restore_up_to(store: Store, root: str, number: int) -> tuple[RestoredMirror, Holder]:
+    """Restore the mirror once more, now that the store is known to have this part, and say who made the newest one.
+
+    A listing may be older than what was just read by its name.
+    """
+    for _ in range(MAX_TRIES):
+        restored = restore_mirror(store, root)
+        if restored.holder is not None and restored.shipped.number >= number:
+            return restored, restored.holder
+    raise StoreUnreachableError(
+        f"{store.url} has {parts.part_key(number)}, but does not list it. Nothing was changed. Try again."
+    )
 
 
 def _claim_part(root: str, claim: Claim, shipped: Shipped) -> tuple[Part, Shipped]:
