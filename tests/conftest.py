@@ -3,9 +3,11 @@
 import os
 import signal
 import sys
+from collections.abc import Generator
 from pathlib import Path
 
 import pytest
+from _pytest.reports import CollectReport, TestReport
 from hypothesis import HealthCheck, settings
 
 # Their assertions shall tell what they compare. Several folders use them: this comes before any of those is imported.
@@ -37,3 +39,25 @@ def _libraries(request: pytest.FixtureRequest) -> None:
     Each process that runs tests collects all of them, and would import PyTorch and ten more without using them.
     """
     getattr(request.module, "import_libraries", lambda: None)()
+
+
+def _tell_how_to_get_it(report: TestReport | CollectReport) -> None:
+    """A test that is skipped because a library is missing says how to install it."""
+    if report.skipped and isinstance(report.longrepr, tuple):
+        path, line, why = report.longrepr
+        if "could not import" in why and "make " not in why:
+            report.longrepr = (path, line, f"{why}: `make test` installs what the tests need")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, TestReport, TestReport]:
+    report = yield
+    _tell_how_to_get_it(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, CollectReport, CollectReport]:
+    report = yield
+    _tell_how_to_get_it(report)
+    return report
