@@ -134,3 +134,43 @@ def test_every_setting_is_read_by_somebody() -> None:
     fields = {f"{kind.__name__}.{field.name}": field.name for kind in kinds for field in dataclasses.fields(kind)}
     assert len(fields) > 50
     assert [name for name, field in fields.items() if field not in read | allowed] == []
+
+
+def decoders_made_at_import(tree: ast.Module) -> set[str]:
+    """The types for which a module makes a decoder when it is imported."""
+    found = set()
+    for statement in tree.body:
+        if not isinstance(statement, ast.FunctionDef | ast.ClassDef):
+            calls = (node for node in ast.walk(statement) if isinstance(node, ast.Call) and node.args)
+            found |= {ast.unparse(call.args[0]) for call in calls if ast.unparse(call.func).endswith("Decoder")}
+    return found
+
+
+def test_types_are_resolved_when_modules_are_imported() -> None:
+    """msgspec resolves those of a struct at its first use, and two threads that do so at once crash the process.
+
+    Jobs that committed the first checkpoints of several trials did.
+    """
+    trees = {path: ast.parse(path.read_text()) for path in SOURCE.rglob("*.py")}
+    structs = {
+        node.name
+        for tree in trees.values()
+        for node in ast.walk(tree)
+        if isinstance(node, ast.ClassDef) and any("Struct" in ast.unparse(base) for base in node.bases)
+    }
+    assert len(structs) > 100
+    ready = set().union(*map(decoders_made_at_import, trees.values()))
+    late = []
+    for path, tree in trees.items():
+        for call in (node for node in ast.walk(tree) if isinstance(node, ast.Call)):
+            name = ast.unparse(call.func)
+            if name.startswith("msgspec.") and name.endswith(".decode"):
+                used = [keyword.value for keyword in call.keywords if keyword.arg == "type"]
+                known: set[str] = set()
+            elif name == "msgspec.convert":
+                used, known = call.args[1:2], ready
+            else:
+                continue
+            names = {ast.unparse(node).split(".")[-1] for kind in used for node in ast.walk(kind)}
+            late += [f"{path.name}: {each}" for each in sorted(names & structs - known)]
+    assert late == []

@@ -10,6 +10,7 @@ checkpoint's digest: the journal's commit event holds it, and through it every b
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
 import msgspec
@@ -52,6 +53,9 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     meta: dict[str, Any] = {}
 
 
+_decode_manifest = msgspec.json.Decoder(Manifest).decode
+
+
 class BadManifest(Exception):
     """The bytes are not a valid manifest; the text says why."""
 
@@ -77,7 +81,7 @@ def decode(data: bytes) -> Manifest:
     Raises:
         BadManifest: If a byte is wrong, or the content is not what ``encode`` would have written.
     """
-    manifest = open_json(data, Manifest)
+    manifest = open_json(data, _decode_manifest)
     validate(manifest)
     return manifest
 
@@ -120,7 +124,7 @@ def seal_json(record: msgspec.Struct, algo: str) -> bytes:
     return body[:-1] + _MARK + _hash(body, algo).encode() + _TAIL
 
 
-def open_json(data: bytes, kind: type[Record]) -> Record:
+def open_json(data: bytes, decode: Callable[[bytes], Record]) -> Record:
     """The inverse of ``seal_json``; raises ``BadManifest`` if a single byte differs."""
     start = data.rfind(_MARK)
     if start < 0 or not data.endswith(_TAIL):
@@ -131,7 +135,7 @@ def open_json(data: bytes, kind: type[Record]) -> Record:
     if algo is None or _hash(body, algo) != checksum:
         raise BadManifest("its content does not match its own checksum")
     try:
-        return msgspec.json.decode(body, type=kind)
+        return decode(body)
     except (ValueError, RecursionError) as error:
         raise BadManifest(f"it is not one of ours: {error}") from None
 

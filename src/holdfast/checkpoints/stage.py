@@ -50,6 +50,9 @@ class StageSeal(msgspec.Struct, frozen=True, kw_only=True):
     files: tuple[SealedFile, ...]
 
 
+_decode_seal = msgspec.json.Decoder(StageSeal).decode
+
+
 class Stage:
     """Makes and seals the stage directories of one attempt.
 
@@ -211,7 +214,7 @@ def read_seal(directory: str) -> StageSeal:
         BadManifest: If it is damaged; after a loss of power it may be cut short or empty.
         FileNotFoundError: If there is none.
     """
-    seal = open_json(read_own_file(f"{directory}/{names.SEAL}"), StageSeal)
+    seal = open_json(read_own_file(f"{directory}/{names.SEAL}"), _decode_seal)
     for entry in seal.files:
         if not is_inside(entry.path):
             raise BadManifest(f"the path {entry.path!r} leads out of the checkpoint")

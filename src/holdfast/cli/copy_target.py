@@ -45,6 +45,9 @@ class CopyMark(msgspec.Struct, frozen=True):
     source: str
 
 
+_decode_copy_mark = msgspec.json.Decoder(CopyMark).decode
+
+
 class Target(Protocol):
     """A copy in the making."""
 
@@ -227,6 +230,6 @@ class StoreTarget:
 
 def _decoded(data: bytes) -> CopyMark | None:
     try:
-        return msgspec.json.decode(data, type=CopyMark)
+        return _decode_copy_mark(data)
     except (ValueError, RecursionError):
         return None

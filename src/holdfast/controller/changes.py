@@ -61,6 +61,8 @@ _Peek: Any = msgspec.defstruct(
 )
 """A ``SnapshotRecord``, all but its settings left undecoded."""
 
+_decode_peek = msgspec.msgpack.Decoder(_Peek).decode
+
 
 def read_changed(root: Path) -> ChangedSettings:
     """What was changed by now, without folding the journal; what cannot be read is for the driver to complain about."""
@@ -68,7 +70,7 @@ def read_changed(root: Path) -> ChangedSettings:
     try:
         snapshot = SnapshotStore(root).peek()
         if snapshot is not None:
-            changed = msgspec.msgpack.decode(snapshot.payload, type=_Peek).settings
+            changed = _decode_peek(snapshot.payload).settings
             position = snapshot.position
         for _, payload in read_journal(root, after=position):
             if payload[1:10] == MARK:

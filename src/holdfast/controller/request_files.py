@@ -69,6 +69,9 @@ class UserRequest(msgspec.Struct, frozen=True, kw_only=True):
     format: int = FORMAT
 
 
+_decode_user_request = msgspec.json.Decoder(UserRequest).decode
+
+
 def id_of(name: str) -> str:
     """The id of the request in the file of this name; "" if it is not a request's."""
     found = _NAME.fullmatch(name)
@@ -99,7 +102,7 @@ def parse_request(data: bytes) -> UserRequest:
     if len(data) > MAX_BYTES:
         raise InvalidInputError(f"the request has more than {MAX_BYTES:,} bytes")
     try:
-        request = msgspec.json.decode(data, type=UserRequest)
+        request = _decode_user_request(data)
         msgspec.msgpack.encode(request)
     except (ValueError, TypeError, RecursionError) as error:
         raise InvalidInputError(f"the request cannot be read: {error}") from None

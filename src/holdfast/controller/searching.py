@@ -51,6 +51,9 @@ class SearchMemory(msgspec.Struct, array_like=True):
     created: int
 
 
+_decode_search_memory = msgspec.msgpack.Decoder(SearchMemory).decode
+
+
 class Save(msgspec.Struct, frozen=True):
     """Asks the thread for the adapter's memory, after ``heard`` items."""
 
@@ -142,7 +145,7 @@ class LearningProposer:
 
     def set_state(self, state: bytes) -> bool:
         """Remember; False if that memory cannot be read here (another version of the searcher's library, say)."""
-        memory = msgspec.msgpack.decode(state, type=SearchMemory)
+        memory = _decode_search_memory(state)
         adapter = self._make_adapter()
         try:
             adapter.set_state(memory.adapter, memory.created, memory.later)

@@ -66,6 +66,9 @@ class Spec(msgspec.Struct, kw_only=True):
     space: dict[str, dict[str, Any]] | None = None  # as ``describe_space`` says; None: written before there was this
 
 
+msgspec.json.Decoder(Spec)  # resolves its types now, not in two threads at once, see CONTRIBUTING.md
+
+
 @contextlib.contextmanager
 def sole_use(root: Root) -> Iterator[None]:
     """Keep other processes from making an experiment here, or beginning it, meanwhile.

@@ -41,6 +41,8 @@ from holdfast.engines.nanny_messages import (
 from holdfast.engines.worker import forget_exit_functions, load_runner, serve
 from holdfast.trainable.worker_messages import frame
 
+_decode_nanny_plan = msgspec.json.Decoder(NannyPlan).decode
+
 IMPORTED_LATE = ("cloudpickle", "holdfast.space.objects")
 """What the runner imports only when it needs it: forked workers shall find it there."""
 
@@ -305,7 +307,7 @@ def survives_fork() -> bool:
 
 def main(text: str) -> NoReturn:
     """Entry of the nanny process; ``text`` is its plan."""
-    plan = msgspec.json.decode(text, type=NannyPlan)
+    plan = _decode_nanny_plan(text)
     for signum in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         # A signal to everybody (Ctrl+C, scancel) must not take the one who cleans up: the driver's end is the sign.
         signal.signal(signum, signal.SIG_IGN)

@@ -41,6 +41,8 @@ from holdfast.trainable.worker_messages import (
     frame,
 )
 
+_decode_seat = msgspec.json.Decoder(Seat).decode
+
 DEFAULT_RUNNER = "holdfast.trainable.runner:run_attempts"
 
 Runner = Callable[[Setup, Any], None]
@@ -278,6 +280,6 @@ def forget_exit_functions() -> None:
 
 def main(text: str) -> NoReturn:
     """Entry of a worker that was executed instead of forked; ``text`` is its seat."""
-    seat = msgspec.json.decode(text, type=Seat)
+    seat = _decode_seat(text)
     sys.argv[:] = seat.argv
     serve(seat)

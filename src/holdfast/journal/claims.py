@@ -42,6 +42,9 @@ class Claim(msgspec.Struct, frozen=True):
     checksum: str = ""
 
 
+msgspec.json.Decoder(Claim)  # resolves its types now, not in two threads at once, see CONTRIBUTING.md
+
+
 def unknown_claim(epoch: int) -> Claim:
     """A claim of which only the number is known."""
     return Claim(epoch, writer="", host="unknown", pid=0, machine="", process_start=0, claimed_at=0.0)

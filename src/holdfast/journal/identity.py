@@ -17,10 +17,13 @@ class _Facts(msgspec.Struct):
     uid: str
 
 
+_decode_facts = msgspec.json.Decoder(_Facts).decode
+
+
 def uid_in(data: bytes) -> str:
     """Return the uid in the text of ``spec.json``; empty if it cannot be read."""
     try:
-        return msgspec.json.decode(data, type=_Facts).uid
+        return _decode_facts(data).uid
     except (ValueError, RecursionError):
         return ""
 

@@ -24,6 +24,9 @@ class Position(msgspec.Struct, frozen=True):
     next_seq: int
 
 
+_decode_position = msgspec.json.Decoder(Position).decode
+
+
 START = Position("", 0, 1)
 
 
@@ -36,6 +39,6 @@ def decode_position(data: bytes) -> Position | None:
     """The inverse of `encode_position`; None for anything else."""
     frame = decode_header(data)
     try:
-        return None if frame is None else msgspec.json.decode(frame.payload, type=Position)
+        return None if frame is None else _decode_position(frame.payload)
     except (ValueError, RecursionError):
         return None

@@ -27,6 +27,8 @@ from holdfast.journal.position import START, Position, decode_position
 from holdfast.journal.segments import SegmentLink, parse_name, relative_path
 from holdfast.storage.local import Disk
 
+_decode_claim = msgspec.json.Decoder(Claim).decode
+
 REPAIRING = ".repairing"
 """Suffix of the file, beside an epoch's, that exists while a repair of that epoch is not complete."""
 
@@ -75,6 +77,9 @@ class _SnapshotPlace(msgspec.Struct):
 
     seq: int
     position: Position
+
+
+_decode_snapshot_place = msgspec.json.Decoder(_SnapshotPlace).decode
 
 
 def newest_mark(root: str, disk: Disk) -> DurableMark | None:
@@ -200,7 +205,7 @@ def _of_snapshots(root: str, disk: Disk) -> DurableMark | None:
             frame = decode_header(disk.read(f"{root}/{file}", 0, _HEADER_READ))
             if frame is None:
                 continue
-            place = msgspec.json.decode(frame.payload, type=_SnapshotPlace).position
+            place = _decode_snapshot_place(frame.payload).position
         except (OSError, DamageError, ValueError, RecursionError):
             continue  # a live driver has replaced it, or it is damaged
         if place.segment:
@@ -215,7 +220,7 @@ def _epoch_of(place: Position) -> int:
 
 def _claimed_by(root: str, disk: Disk, epoch: int) -> str | None:
     try:
-        claim = msgspec.json.decode(disk.read(f"{root}/.holdfast/epochs/{epoch:08d}"), type=Claim)
+        claim = _decode_claim(disk.read(f"{root}/.holdfast/epochs/{epoch:08d}"))
     except (OSError, DamageError, ValueError, RecursionError):
         return None
     return claim.writer or None

@@ -85,6 +85,9 @@ class SegmentHeader(msgspec.Struct, frozen=True):
     carried: int = 0
 
 
+_decode_segment_header = msgspec.json.Decoder(SegmentHeader).decode
+
+
 class SegmentLink(NamedTuple):
     """A segment as part of the chain.
 
@@ -259,7 +262,7 @@ def _read_link(root: str, disk: Disk, name: SegmentName) -> SegmentLink | None:
 def _decode(text: bytes, path: str) -> SegmentHeader:
     # The checksum has matched, so a header that does not decode was written so: by a newer holdfast.
     try:
-        header = msgspec.json.decode(text, type=SegmentHeader)
+        header = _decode_segment_header(text)
         if header.format <= FORMAT:
             return header
         found = f"format {header.format}"

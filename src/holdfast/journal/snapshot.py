@@ -51,6 +51,9 @@ class _Header(msgspec.Struct, frozen=True):
     archives: list[_ArchivePart]
 
 
+_decode_header = msgspec.json.Decoder(_Header).decode
+
+
 class _Unusable(Exception):
     """Why a snapshot cannot be used."""
 
@@ -243,7 +246,7 @@ class SnapshotStore:
         if frame is None:
             raise _Unusable("its header is damaged")
         try:
-            header = msgspec.json.decode(frame.payload, type=_Header)
+            header = _decode_header(frame.payload)
         except (ValueError, RecursionError) as error:
             raise _Unusable(f"its header was written by another version of holdfast: {error}") from None
         if header.format > FORMAT or header.seq != seq:
@@ -282,7 +285,7 @@ class SnapshotStore:
             frame = decode_header(self._disk.read(self._path(_snapshot_file(seq))))
             if frame is not None:
                 try:
-                    header = msgspec.json.decode(frame.payload, type=_Header)
+                    header = _decode_header(frame.payload)
                 except (ValueError, RecursionError):
                     continue
                 named.update(part.file for part in header.archives)

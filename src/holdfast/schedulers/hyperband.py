@@ -87,6 +87,9 @@ class Bracket(msgspec.Struct, array_like=True):
         return ended
 
 
+msgspec.json.Decoder(Bracket)  # resolves its types now, not in two threads at once, see CONTRIBUTING.md
+
+
 def _worse(score: float | None) -> tuple[bool, float]:
     """Sorts scores: the best first, what cannot be compared last."""
     return (True, 0.0) if score is None else (False, -score)

@@ -29,6 +29,9 @@ class Member(msgspec.Struct, array_like=True):
     """It waits for all others to reach the moment at which they are compared."""
 
 
+msgspec.json.Decoder(Member)  # resolves its types now, not in two threads at once, see CONTRIBUTING.md
+
+
 class Population:
     """The unfinished trials: ranked by score, and lined up by age."""
 

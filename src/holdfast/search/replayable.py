@@ -153,6 +153,9 @@ class SearcherMemory(msgspec.Struct, array_like=True):
     imported: int = 0
 
 
+_decode_searcher_memory = msgspec.msgpack.Decoder(SearcherMemory).decode
+
+
 class ReplayableSearcher:
     """One searcher, and what it still owes.
 
@@ -336,7 +339,7 @@ class ReplayableSearcher:
             created: How many trials there are by now.
             later: What has happened since ``get_state``.
         """
-        record = msgspec.msgpack.decode(state, type=SearcherMemory)
+        record = _decode_searcher_memory(state)
         load_memory(self.searcher, record.searcher)
         self._owed, self._suggested, self._ended = record.owed, record.suggested, record.ended
         self._unclaimed = deque(record.unclaimed)

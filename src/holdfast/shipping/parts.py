@@ -88,6 +88,9 @@ class PartHeader(msgspec.Struct, frozen=True, kw_only=True):
     uid: str = ""
 
 
+_decode_part_header = msgspec.json.Decoder(PartHeader).decode
+
+
 class Part(NamedTuple):
     """A part that was read and is whole.
 
@@ -225,7 +228,7 @@ def _read_one(stream: BinaryIO, start: int, end: int, key: str) -> Part:
 def _decode_header(text: bytes, key: str) -> PartHeader:
     # The checksum has matched, so a header that does not decode was written so: by a newer holdfast.
     try:
-        header = msgspec.json.decode(text, type=PartHeader)
+        header = _decode_part_header(text)
         if header.format <= FORMAT:
             return header
         found = f"format {header.format}"

@@ -55,6 +55,9 @@ class Shipped(msgspec.Struct, frozen=True):
         return all(extent_of(os.path.join(root, file), known.size) == known for file, known in self.files.items())
 
 
+_decode_shipped = msgspec.json.Decoder(Shipped).decode
+
+
 def extent_of(path: str, size: int = -1) -> Extent | None:
     """Return the first ``size`` bytes of a file (-1: all) as an extent; None if there are not as many."""
     hasher = xxhash.xxh3_128()
@@ -74,7 +77,7 @@ def extent_of(path: str, size: int = -1) -> Extent | None:
 def read_note(root: str) -> Shipped | None:
     """Return what the mirror remembers, or None if that is nothing or cannot be read."""
     try:
-        note = msgspec.json.decode(read_regular(os.path.join(root, FILE)), type=Shipped)
+        note = _decode_shipped(read_regular(os.path.join(root, FILE)))
     except (OSError, DamageError, ValueError, RecursionError):
         return None
     if not all(map(is_shipped, note.files)):

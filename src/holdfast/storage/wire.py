@@ -35,6 +35,9 @@ class StoreSpec(msgspec.Struct, array_like=True, frozen=True):
     filesystem: bytes = b""
 
 
+msgspec.json.Decoder(StoreSpec)  # resolves its types now, not in two threads at once, see CONTRIBUTING.md
+
+
 class AgentRequest(msgspec.Struct, array_like=True):
     """One call. Answers come in any order and carry its number."""
 

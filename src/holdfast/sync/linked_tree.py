@@ -57,6 +57,9 @@ class MomentSeal(msgspec.Struct, frozen=True):
     files: dict[str, tuple[int, str]]
 
 
+_decode_moment_seal = msgspec.json.Decoder(MomentSeal).decode
+
+
 class BadSeal(Exception):
     """A copy of a journal is not what its seal says, or has none; the text says what is wrong."""
 
@@ -96,7 +99,7 @@ def read_seal(directory: str) -> MomentSeal | None:
     """
     try:
         with open(os.path.join(directory, SYNC_SEAL), "rb") as file:
-            seal = msgspec.json.decode(file.read(), type=MomentSeal)
+            seal = _decode_moment_seal(file.read())
     except FileNotFoundError:
         return None
     except (msgspec.MsgspecError, ValueError) as error:

@@ -31,6 +31,9 @@ class Counters(msgspec.Struct):
     path: str = ""
 
 
+_decode_counters = msgspec.json.Decoder(Counters).decode
+
+
 class Loaded(msgspec.Struct):
     """A checkpoint as ``load_checkpoint`` gets it: the dict, or the path."""
 
@@ -131,7 +134,7 @@ def _inside(directory: str, returned: str, may_return_path: bool) -> str:
 def _read_counters(directory: str) -> Counters | None:
     try:
         with open(os.path.join(directory, COUNTERS_FILE), "rb") as file:
-            return msgspec.json.decode(file.read(), type=Counters)
+            return _decode_counters(file.read())
     except FileNotFoundError:
         return None
 

@@ -41,6 +41,9 @@ class _File(msgspec.Struct, array_like=True):
     stored_at: float = 0.0  # 0: by a version that did not say
 
 
+_decode_file = msgspec.msgpack.Decoder(_File).decode
+
+
 def dump_trainable(trainable: Any) -> bytes:
     """The content of the trainable file.
 
@@ -64,13 +67,13 @@ def dump_trainable(trainable: Any) -> bytes:
 
 def load_trainable(data: bytes) -> Any:
     """The inverse of ``dump_trainable``. Runs user code."""
-    file = msgspec.msgpack.decode(data, type=_File)
+    file = _decode_file(data)
     return _Unpickler(io.BytesIO(file.code), file.parameters).load()
 
 
 def stored_at(data: bytes) -> float:
     """When ``dump_trainable`` made this; 0 if it does not say. Runs nothing."""
-    return msgspec.msgpack.decode(data, type=_File).stored_at
+    return _decode_file(data).stored_at
 
 
 def dump_objects(objects: Mapping[str, Any]) -> bytes:

@@ -46,6 +46,9 @@ class _Seal(msgspec.Struct, array_like=True):
     epoch: int
 
 
+_decode_seal = msgspec.msgpack.Decoder(_Seal).decode
+
+
 class Content(NamedTuple):
     """A file that is what was stored.
 
@@ -127,7 +130,7 @@ def _unsealed(data: bytes) -> tuple[_Seal, bytes]:
     facts_end = end - _LENGTH.size
     start = facts_end - _LENGTH.unpack_from(body, facts_end)[0]
     try:
-        return msgspec.msgpack.decode(body[max(0, start) : facts_end], type=_Seal), bytes(body[: max(0, start)])
+        return _decode_seal(body[max(0, start) : facts_end]), bytes(body[: max(0, start)])
     except msgspec.DecodeError as error:
         raise BadObject(f"it cannot be read ({error})") from error
 

@@ -57,6 +57,9 @@ class _Header(msgspec.Struct):
     """Of its first report."""
 
 
+_decode_header = msgspec.json.Decoder(_Header).decode
+
+
 class Spool:
     """The writer's side: one attempt's file, made when it is first needed.
 
@@ -151,7 +154,7 @@ class SpoolFolder:
         if header is None:
             return []
         try:
-            first = msgspec.json.decode(header.payload, type=_Header)
+            first = _decode_header(header.payload)
             if first.owner != owner or first.ordinal > after + 1:
                 return []
             payloads = scan(data, first.ordinal, header.end).payloads[after + 1 - first.ordinal :]

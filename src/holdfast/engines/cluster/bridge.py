@@ -30,6 +30,10 @@ from holdfast.engines.cluster.handshake import HandshakeError, frame, receive_fr
 from holdfast.engines.cluster.joined import knock
 from holdfast.engines.cluster.node_messages import PorterPlan
 
+_decode_porter_plan = msgspec.msgpack.Decoder(PorterPlan).decode
+
+_decode_worker_plan = msgspec.msgpack.Decoder(WorkerPlan).decode
+
 LOOK_S = 1.0
 """How often the cluster is asked for its nodes."""
 
@@ -240,7 +244,7 @@ class WorkerActor:
         from holdfast.engines.cluster import actor_worker
 
         context = ray.get_runtime_context()
-        decoded = msgspec.msgpack.decode(plan, type=WorkerPlan)
+        decoded = _decode_worker_plan(plan)
         actor_worker.serve(decoded, context.get_node_id(), ray.util.get_node_ip_address())
 
 
@@ -254,7 +258,7 @@ def start_porter(plan: bytes, driver: dict[str, str]) -> str:
             f"{socket.gethostname()} has Python {here['python']} and holdfast {here['holdfast']}, the driver has "
             f"Python {driver['python']} and holdfast {driver['holdfast']}: install the same on every node"
         )
-    decoded = msgspec.msgpack.decode(plan, type=PorterPlan)
+    decoded = _decode_porter_plan(plan)
     return porter.start_daemon(msgspec.structs.replace(decoded, agent=_raylet()))
 
 

@@ -43,6 +43,8 @@ from holdfast.engines.link import SocketLink
 from holdfast.space.naming import is_inside
 from holdfast.storage.untrusted import read_regular
 
+_decode_porter_plan = msgspec.json.Decoder(say.PorterPlan).decode
+
 PRINT_S = 0.5
 """What is printed reaches the driver at most this late."""
 
@@ -348,7 +350,7 @@ def main() -> None:
 
     The first process returns when the second has reached the driver, so that whoever started it learns of a failure.
     """
-    plan = msgspec.json.decode(sys.stdin.buffer.read(), type=say.PorterPlan)
+    plan = _decode_porter_plan(sys.stdin.buffer.read())
     readable, writable = os.pipe()
     if os.fork():
         os.close(writable)

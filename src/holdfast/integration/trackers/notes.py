@@ -31,6 +31,9 @@ class Note(msgspec.Struct):
     """Parts that a newer one has replaced; to be removed."""
 
 
+_decode_note = msgspec.json.Decoder(Note).decode
+
+
 class Notes:
     """The notes in one directory of parts."""
 
@@ -41,7 +44,7 @@ class Notes:
         """The note of a run; an empty one if there is none, or it cannot be read."""
         try:
             with open(self._path(run_id), "rb") as file:
-                return msgspec.json.decode(file.read(), type=Note)
+                return _decode_note(file.read())
         except (OSError, msgspec.DecodeError, ValueError):
             return Note()
 
