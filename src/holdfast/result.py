@@ -12,7 +12,7 @@ SHOULD_CHECKPOINT = "should_checkpoint"
 """True in the result of a class trainable: save after this iteration."""
 
 TRAINING_ITERATION = "training_iteration"
-"""The number of the report, from 1; goes on counting after a restore."""
+"""The number of the report, from 1; it continues after a restore."""
 
 TIME_THIS_ITER_S = "time_this_iter_s"
 """Seconds since the report before."""

@@ -17,7 +17,7 @@ from holdfast.testing.scheduler_contract import (
     check_it_decides_the_same_when_it_is_told_everything_again,
     check_it_decides_the_same_with_its_memory,
 )
-from simulator.schedulers_under_test import ROSTER
+from simulator.schedulers_under_test import SCHEDULERS
 
 EVERY_CHECK = pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__.removeprefix("check_"))
 
@@ -33,11 +33,11 @@ NOT_ITS_PROMISE = (
 
 
 @EVERY_CHECK
-@pytest.mark.parametrize("name", ROSTER)
+@pytest.mark.parametrize("name", SCHEDULERS)
 def test_a_scheduler(name: str, check: Callable[..., None]) -> None:
     if name == GIVES_RESOURCES and check in NOT_ITS_PROMISE:
         pytest.skip("tests/schedulers/test_resource_changing.py has what it promises instead")
-    check(lambda: ROSTER[name](Rng([1])), **SETTINGS.get(name, {}))
+    check(lambda: SCHEDULERS[name](Rng([1])), **SETTINGS.get(name, {}))
 
 
 @EVERY_CHECK

@@ -288,12 +288,12 @@ class Handler(BaseHTTPRequestHandler):
     def _send_object(self, found: Object) -> None:
         first, last, status = 0, found.size - 1, 200
         headers = found.headers | {"Accept-Ranges": "bytes", "Content-Type": "application/octet-stream"}
-        wish = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
-        if wish and any(wish.groups()):
-            if wish[1]:
-                first, last = int(wish[1]), min(int(wish[2] or last), last)
+        wanted = re.fullmatch(r"bytes=(\d*)-(\d*)", self.headers.get("Range", ""))
+        if wanted and any(wanted.groups()):
+            if wanted[1]:
+                first, last = int(wanted[1]), min(int(wanted[2] or last), last)
             else:
-                first = max(0, found.size - int(wish[2]))
+                first = max(0, found.size - int(wanted[2]))
             if first > last:
                 raise Refused(416, "InvalidRange")
             status, headers["Content-Range"] = 206, f"bytes {first}-{last}/{found.size}"

@@ -113,8 +113,8 @@ class Head:
     @property
     def keeps_connection(self) -> bool:
         version = self.start[2] if self.start[2].startswith("HTTP/") else self.start[0]
-        wish = self.headers.get("connection", "").lower()
-        return "close" not in wish and (version == "HTTP/1.1" or "keep-alive" in wish)
+        connection = self.headers.get("connection", "").lower()
+        return "close" not in connection and (version == "HTTP/1.1" or "keep-alive" in connection)
 
     def length(self) -> int:
         """The announced length; 0 if none is announced."""

@@ -9,7 +9,7 @@ import pytest
 from holdfast.controller import request_edge
 from holdfast.core import changed_settings, user_facts
 from holdfast.core import events as ev
-from simulator.schedulers_under_test import ROSTER
+from simulator.schedulers_under_test import SCHEDULERS
 from simulator.simulate import Simulation, repeat_line, with_policies
 
 FAST = range(100)
@@ -50,7 +50,7 @@ def test_every_request_is_answered_once_in_many_stories(seeds):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("scheduler", sorted(ROSTER))
+@pytest.mark.parametrize("scheduler", sorted(SCHEDULERS))
 def test_schedulers_decide_the_same_whatever_users_stop(scheduler):
     tell(range(5000, 5040), scheduler)
 

@@ -10,7 +10,7 @@ import pytest
 from holdfast.journal import segment_writer
 from simulator.fake_search import SEARCHERS
 from simulator.scenario import FaultBudget
-from simulator.schedulers_under_test import ROSTER
+from simulator.schedulers_under_test import SCHEDULERS
 from simulator.simulate import Simulation, repeat_line, with_policies
 
 FAST = [range(start, start + 50) for start in range(0, 200, 50)]
@@ -79,7 +79,7 @@ DECIDES = {
 """What each scheduler does at least in the first stories."""
 
 
-@pytest.mark.parametrize("scheduler", sorted(ROSTER))
+@pytest.mark.parametrize("scheduler", sorted(SCHEDULERS))
 def test_every_scheduler_decides_the_same_however_often_it_is_interrupted(scheduler):
     assert tell_of(range(3000, 3025), scheduler) >= DECIDES[scheduler]
 

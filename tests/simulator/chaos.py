@@ -1,4 +1,4 @@
-"""When faults strike: the dice of a story.
+"""When faults strike: the chances of a story.
 
 Owns the budget that is left and the windows in which something is broken. Must never know what a fault does.
 """

@@ -272,12 +272,12 @@ class FakeEngine:
         """Run the program until it has to wait."""
         while process.alive and process.program is not None:
             try:
-                wish = process.program.send(value)
+                wanted = process.program.send(value)
             except StopIteration as end:
                 self._say_end(process, end.value)
                 return
             value = None
-            match wish:
+            match wanted:
                 case Tell(message):
                     self._send(process, message)
                 case Sleep(seconds):

@@ -55,7 +55,7 @@ class LostTrack(Exception):
     """
 
 
-class Retelling:
+class ReplayCheck:
     """One scheduler, told everything once.
 
     Args:
@@ -96,7 +96,7 @@ class Retelling:
                 self._nothing_was_forgotten(event)
             apply(self._state, event, self._retention)
             self._adapter.tell(self._state, self._memory, event)
-            self._note_wishes(event.at)
+            self._note_requests(event.at)
 
     def _judged(self, event: ev.Reported) -> None:
         state, trial = self._state, self._state.trials[event.n]
@@ -141,7 +141,7 @@ class Retelling:
             else:
                 raise Violation("I5", f"{event}, and {wanted} was not granted though it could have been since {since}")
 
-    def _note_wishes(self, at: float) -> None:
+    def _note_requests(self, at: float) -> None:
         before, self._standing = self._standing, []
         for wanted in self._adapter.requests(self._state):
             known = next((old for old in before if old.wanted == wanted), Standing(wanted, at, math.inf))
@@ -213,9 +213,9 @@ def _check_silence(event: ev.StoodStill | ev.SearchEnded, state: State, owed: li
         raise Violation("I5", f"{event}, and a searcher that was told all this once answers {owed}")
 
 
-_ASKED: dict[type, Callable[[Retelling, Any], None]] = {
-    ev.Reported: Retelling._judged,
-    ev.TrialTerminated: Retelling._ended,
-    ev.TrialReconfigured: Retelling._reconfigured,
-    ev.TrialResized: Retelling._resized,
+_ASKED: dict[type, Callable[[ReplayCheck, Any], None]] = {
+    ev.Reported: ReplayCheck._judged,
+    ev.TrialTerminated: ReplayCheck._ended,
+    ev.TrialReconfigured: ReplayCheck._reconfigured,
+    ev.TrialResized: ReplayCheck._resized,
 }

@@ -18,7 +18,7 @@ from holdfast.space.variants import VariantPlan
 from holdfast.views.results import ResultBuilder
 from simulator.fake_search import SEARCHERS, FakeSearch
 from simulator.fake_trials import FakeTraining
-from simulator.schedulers_under_test import NEED_EQUAL_TRIALS, NEED_THEIR_SEARCHER, ROSTER
+from simulator.schedulers_under_test import NEED_EQUAL_TRIALS, NEED_THEIR_SEARCHER, SCHEDULERS
 
 T = TypeVar("T")
 SPACE = {"lr": uniform(0, 1), "width": choice([16, 32, 64])}
@@ -209,7 +209,7 @@ def draw_scenario(seed: int, rng: Rng) -> Scenario:
         save_chance=pick(rng, (0.0, 0.0, 0.2)),
     )
     if rng.random() < SCHEDULED:
-        scenario = scenario.with_scheduler(pick(rng, sorted(ROSTER)))
+        scenario = scenario.with_scheduler(pick(rng, sorted(SCHEDULERS)))
     if rng.random() < LEARNING and not scenario.searcher:
         scenario = replace(scenario, searcher=pick(rng, sorted(SEARCHERS)))
     return scenario.letting_all_pass() if seed % PASSING == 0 else scenario

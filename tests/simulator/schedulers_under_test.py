@@ -46,36 +46,36 @@ class CopyingScheduler(TrialScheduler):
 
     def on_trial_result(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> str:
         self._decisions += 1
-        dice = self.rng(trial.n, self._decisions)
-        chance = dice.random()
+        rng = self.rng(trial.n, self._decisions)
+        chance = rng.random()
         if chance < 0.1:
             return self.STOP
         if chance < 0.4:
             others = [other for other in view.get_live_trials() if other != trial and view.can_be_copied(other)]
-            if others and dice.random() < 0.6:
-                donor = others[dice.integers(0, len(others))]
-                view.reconfigure_trial(trial, {**view.plain_config(donor), "lr": dice.random()}, copy_of=donor)
+            if others and rng.random() < 0.6:
+                donor = others[rng.integers(0, len(others))]
+                view.reconfigure_trial(trial, {**view.plain_config(donor), "lr": rng.random()}, copy_of=donor)
             return self.PAUSE
         if chance < 0.46 and view.paused:
             view.stop_trial(view.paused[-1], "a copying scheduler ended it")
         elif chance < 0.58:
-            self._meddle(view, trial, dice)
+            self._meddle(view, trial, rng)
         if chance < 0.65:
             view.save_trial(trial)
         return self.CONTINUE
 
-    def _meddle(self, view: ExperimentView, trial: TrialView, dice: Rng) -> None:
+    def _meddle(self, view: ExperimentView, trial: TrialView, rng: Rng) -> None:
         """Request something for another trial, which may have to wait until that one reports or pauses."""
         others = [other for other in view.get_live_trials() if other != trial]
         if not others:
             return
-        other, luck = others[dice.integers(0, len(others))], dice.random()
+        other, luck = others[rng.integers(0, len(others))], rng.random()
         if luck < 0.2:
             view.stop_trial(other, "a copying scheduler will end it")
         elif luck < 0.5:
             view.pause_trial(other)
         else:
-            view.reconfigure_trial(other, {**view.plain_config(trial), "lr": dice.random()}, copy_of=trial)
+            view.reconfigure_trial(other, {**view.plain_config(trial), "lr": rng.random()}, copy_of=trial)
 
     def on_trial_complete(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> None:
         self._ended.append(trial.n)
@@ -104,7 +104,7 @@ def make_adapter(name: str, seed: int, results: ResultBuilder) -> SchedulerAdapt
     """A scheduler that knows nothing yet, as a user would choose it; None for none."""
     if not name:
         return None
-    scheduler = ROSTER[name](Rng([seed, SCHEDULER_STREAM]))
+    scheduler = SCHEDULERS[name](Rng([seed, SCHEDULER_STREAM]))
     scheduler.set_search_properties(None, None, seed=seed)
     scheduler.check_ready()
     return SchedulerAdapter(scheduler, ExperimentInfo(root=Path("/"), name="story", trainable_name="story"), results)
@@ -112,7 +112,7 @@ def make_adapter(name: str, seed: int, results: ResultBuilder) -> SchedulerAdapt
 
 GOAL: dict[str, Any] = {"time_attr": "training_iteration", "metric": "score", "mode": "max"}
 
-ROSTER: dict[str, Callable[[Rng], TrialScheduler]] = {
+SCHEDULERS: dict[str, Callable[[Rng], TrialScheduler]] = {
     "copying": lambda rng: CopyingScheduler(rng.integers(0, 1 << 30), remembers=True),
     "copying, told again": lambda rng: CopyingScheduler(rng.integers(0, 1 << 30), remembers=False),
     "asha": lambda rng: AsyncHyperBandScheduler(

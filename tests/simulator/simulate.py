@@ -71,9 +71,9 @@ from simulator.fake_world import ROOT, World
 from simulator.journal_bytes import Entry, read_history
 from simulator.ledger import Violation
 from simulator.process import DriverProcess
-from simulator.replay_check import Retelling, check_search
+from simulator.replay_check import ReplayCheck, check_search
 from simulator.scenario import FaultBudget, Scenario, draw_budget, draw_scenario
-from simulator.schedulers_under_test import ROSTER
+from simulator.schedulers_under_test import SCHEDULERS
 from simulator.users import Users
 
 MAX_STEPS = 6000
@@ -151,7 +151,7 @@ class Simulation:
         world = self.world
         audit = self._make_audit().read(history)
         if world.scenario.scheduler:
-            Retelling(world.scenario, audit.scheduled).check(history)
+            ReplayCheck(world.scenario, audit.scheduled).check(history)
         if world.scenario.searcher:
             check_search(world.scenario, history, audit.told)
         assert self.state is not None
@@ -372,7 +372,7 @@ def main(arguments: list[str] | None = None) -> int:
     )
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--count", type=int, default=1, help="tell so many stories, beginning with this seed")
-    parser.add_argument("--scheduler", choices=sorted(ROSTER), default="", help="instead of the one that was drawn")
+    parser.add_argument("--scheduler", choices=sorted(SCHEDULERS), default="", help="instead of the one that was drawn")
     parser.add_argument("--searcher", choices=sorted(SEARCHERS), default="", help="instead of the one that was drawn")
     parser.add_argument("--asking", action="store_true", help="users ask the drivers for things")
     parser.add_argument("--verbose", action="store_true", help="print what happens")

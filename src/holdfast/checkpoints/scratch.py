@@ -22,7 +22,7 @@ MAX_SWEPT = 100
 """How many directories of dead processes one process removes, so that its own first one does not wait for long."""
 
 
-class _Home:
+class _ScratchDirectory:
     """The locked directory, and the process that has it."""
 
     def __init__(self) -> None:
@@ -33,7 +33,7 @@ class _Home:
         self.mutex = threading.RLock()  # the collector of garbage may call ``remove`` in the middle of ``make``
 
 
-_home = _Home()
+_scratch = _ScratchDirectory()
 
 
 def make(kind: str) -> str:
@@ -42,13 +42,13 @@ def make(kind: str) -> str:
     Raises:
         OSError: There can be none.
     """
-    with _home.mutex:
-        if _home.pid != os.getpid() or not os.path.isdir(_home.path):
+    with _scratch.mutex:
+        if _scratch.pid != os.getpid() or not os.path.isdir(_scratch.path):
             _sweep(tempfile.gettempdir())
             _begin()
-        _home.left += 1
+        _scratch.left += 1
         try:
-            return tempfile.mkdtemp(prefix=f"{kind}_", dir=_home.path)
+            return tempfile.mkdtemp(prefix=f"{kind}_", dir=_scratch.path)
         except BaseException:
             _leave()
             raise
@@ -56,19 +56,19 @@ def make(kind: str) -> str:
 
 def remove(path: str) -> None:
     """Remove what ``make`` made; does nothing in a fork of the process that made it."""
-    with _home.mutex:
-        if _home.pid == os.getpid():
+    with _scratch.mutex:
+        if _scratch.pid == os.getpid():
             remove_quietly([path])
-            if os.path.dirname(path) == _home.path:
+            if os.path.dirname(path) == _scratch.path:
                 _leave()
 
 
 def _leave() -> None:
-    _home.left -= 1
-    if not _home.left:
-        remove_quietly([_home.path])
-        os.close(_home.fd)
-        _home.pid, _home.fd = 0, -1
+    _scratch.left -= 1
+    if not _scratch.left:
+        remove_quietly([_scratch.path])
+        os.close(_scratch.fd)
+        _scratch.pid, _scratch.fd = 0, -1
 
 
 @contextlib.contextmanager
@@ -83,9 +83,9 @@ def directory(kind: str) -> Iterator[str]:
 
 def _begin() -> None:
     """Make this process's directory and lock it. Another process may take it for a dead one's before it is locked."""
-    if _home.fd >= 0:
-        os.close(_home.fd)  # of a directory that somebody has removed
-        _home.pid, _home.fd = 0, -1
+    if _scratch.fd >= 0:
+        os.close(_scratch.fd)  # of a directory that somebody has removed
+        _scratch.pid, _scratch.fd = 0, -1
     while True:
         path = os.path.join(tempfile.gettempdir(), f"{PREFIX}{os.getuid()}_{names.unique()}")
         os.mkdir(path, 0o700)
@@ -94,7 +94,7 @@ def _begin() -> None:
         except FileNotFoundError:
             continue
         if lock(fd) and _is_still(path, fd):
-            _home.pid, _home.path, _home.fd, _home.left = os.getpid(), path, fd, 0
+            _scratch.pid, _scratch.path, _scratch.fd, _scratch.left = os.getpid(), path, fd, 0
             return
         os.close(fd)
 
@@ -126,11 +126,11 @@ def _sweep(temporary: str) -> None:
 
 def _after_fork() -> None:
     """A fork shares its parent's lock, which ends only with both; it makes a directory of its own if it needs one."""
-    _home.mutex = threading.RLock()
-    if _home.fd >= 0:
+    _scratch.mutex = threading.RLock()
+    if _scratch.fd >= 0:
         with contextlib.suppress(OSError):
-            os.close(_home.fd)
-    _home.pid, _home.fd = 0, -1
+            os.close(_scratch.fd)
+    _scratch.pid, _scratch.fd = 0, -1
 
 
 if hasattr(os, "register_at_fork"):

@@ -105,8 +105,8 @@ def _damaged_objects(root: Root, spec: Spec) -> list[str]:
 
 def _how_to_resume(root: Root) -> str:
     return (
-        f'Resume with Tuner.restore("{root.path}", ...), given again what is damaged. The results can be read as they '
-        "are."
+        f'Resume with Tuner.restore("{root.path}", ...), and pass again what is damaged. The results can be read as '
+        "they are."
     )
 
 

@@ -146,7 +146,7 @@ class ResumeConfig(ConfigBase):
         """What to do with the trials of one group."""
 
         RESUME = "resume"
-        """Go on from the latest checkpoint."""
+        """Continue from the latest checkpoint."""
 
         RESTART = "restart"
         """Begin again from scratch."""

@@ -96,19 +96,19 @@ class CheckpointJobEdge:
         record = trial.find(command.index)
         if record is None:
             return None
-        home = self._trial_dir(command.n)
-        target = str(home / checkpoint_name(command.index))
+        trial_dir = self._trial_dir(command.n)
+        target = str(trial_dir / checkpoint_name(command.index))
         match command:
             case cmd.Commit():
                 inherited = (command.n, command.index) in self._inherited
                 facts = report_facts(record)
                 return jobs.CommitJob(
-                    command.n, command.index, str(home), record.sealed, trial.id, record.attempt, facts, inherited
+                    command.n, command.index, str(trial_dir), record.sealed, trial.id, record.attempt, facts, inherited
                 )
             case cmd.Verify():
                 return jobs.VerifyJob(command.n, command.index, target, record.digest)
             case cmd.Delete():
-                stage = "" if record.digest else str(home / record.sealed)
+                stage = "" if record.digest else str(trial_dir / record.sealed)
                 return jobs.DeleteJob(command.n, command.index, target, stage)
 
     def drain(self) -> list[ob.Observation]:

@@ -90,7 +90,7 @@ class Background:
     def job_threads(
         self, wake: Callable[[], None], perform: Callable[[AnyJob], AnyOutcome]
     ) -> JobThreads[AnyJob, AnyOutcome]:
-        """Who does checkpoint jobs of one lane."""
+        """Threads for checkpoint jobs of one queue."""
         return JobThreads(wake, perform)
 
 

@@ -106,7 +106,7 @@ class LearningProposer:
         self._saving = False
         self._ready: deque[Said | Exception] = deque()
         self._inbox: queue.SimpleQueue[Item | Save | Created | None] = queue.SimpleQueue()
-        self._outbox: queue.SimpleQueue[Said | MemorySaved | Exception] = queue.SimpleQueue()
+        self._answers: queue.SimpleQueue[Said | MemorySaved | Exception] = queue.SimpleQueue()
         self._passed_on = 0  # of what was heard, by the thread
         self._thread: threading.Thread | None = None
         self.error: Exception | None = None
@@ -238,8 +238,8 @@ class LearningProposer:
             self._thread.join(CLOSE_S)
 
     def _take_in(self) -> None:
-        while not self._outbox.empty():
-            message = self._outbox.get_nowait()
+        while not self._answers.empty():
+            message = self._answers.get_nowait()
             if isinstance(message, MemorySaved):
                 self._saving = False
                 if not message.adapter:
@@ -280,13 +280,13 @@ class LearningProposer:
                 case Created(count):
                     self._adapter.forget(count)
                 case Save(heard, created):
-                    self._outbox.put(MemorySaved(heard, self._saved(created)))
+                    self._answers.put(MemorySaved(heard, self._saved(created)))
                 case _:
                     self._passed_on += 1
                     for answer in self._adapter.hear(item):
-                        self._outbox.put(Said(self._passed_on, answer))
+                        self._answers.put(Said(self._passed_on, answer))
         except Exception as error:
-            self._outbox.put(error)
+            self._answers.put(error)
             return False
         finally:
             self._wake()

@@ -25,7 +25,7 @@ def answer(turn: Turn, trial: Trial, ordinal: int, ahead: int = 0) -> None:
 
 
 def _must_save(turn: Turn, trial: Trial) -> bool:
-    """Must a class trainable save before it obeys the verdict?"""
+    """Must a class trainable save before it follows the verdict?"""
     wanted = turn.policies.scheduler.wants_save(trial.n)
     if not turn.policies.rules.is_class or trial.checkpointed:
         return False

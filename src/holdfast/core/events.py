@@ -163,7 +163,7 @@ class CheckpointsDeleted(Event, frozen=True, tag="gone"):
 class TrialPaused(Event, frozen=True, tag="pause"):
     n: Count
     attempt: Count
-    why: str = ""  # the verdict that it obeys; "" in journals of older versions
+    why: str = ""  # the verdict that it follows; "" in journals of older versions
 
 
 class TrialResumed(Event, frozen=True, tag="unpause"):

@@ -204,7 +204,7 @@ def _note_nothing_saved(turn: Turn, trial: Trial) -> None:
 def _note_origin_gone(turn: Turn, trial: Trial, origin: tuple[int, int]) -> None:
     donor, index = turn.state.trials[origin[0]], origin[1]
     text = (
-        f"checkpoint_{index:06d} of trial {donor.id}, which it went on from, is damaged or gone, and it has saved "
+        f"checkpoint_{index:06d} of trial {donor.id}, which it continued from, is damaged or gone, and it has saved "
         "nothing itself: it starts again from the beginning"
     )
     turn.add(ev.Noted(turn.at, trial.n, text))

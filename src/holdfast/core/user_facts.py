@@ -38,7 +38,7 @@ def user_requested(state: State, event: UserRequested, _: Retention) -> None:
 
 
 def _stop(state: State, trial: Trial) -> None:
-    """It ends as soon as it can: the wish stands until it has, whatever happens to drivers and attempts."""
+    """It ends as soon as it can: the request stands until it has, whatever happens to drivers and attempts."""
     if trial.final:
         raise IllegalTransitionError(f"trial {trial.id} was stopped by a user when it was {trial.status}")
     trial.user_stop = True

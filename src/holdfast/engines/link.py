@@ -63,7 +63,7 @@ class SocketLink:
         self.flush()
 
     def flush(self) -> None:
-        """Go on sending what is kept."""
+        """Continue sending what is kept."""
         while self._outgoing:
             data, fd = self._outgoing[0]
             try:

@@ -353,7 +353,7 @@ class SegmentWriter:
         self.replace()
 
     def replace(self) -> bool:
-        """Go on in a new segment that holds everything not known to be durable in the old one.
+        """Continue in a new segment that holds everything not known to be durable in the old one.
 
         Returns:
             Whether that worked; if not, `blocked` says why and the next attempt begins here again.

@@ -84,7 +84,7 @@ class Follower:
     Args:
         path: Where the experiment is, a path or a URI.
         history: The experiment as it was opened.
-        tolerant: Of a journal that is found to be damaged, go on with what is left, and ``history.damage``.
+        tolerant: Of a journal that is found to be damaged, continue with what is left, and ``history.damage``.
     """
 
     def __init__(self, path: str | os.PathLike[str], history: History, *, tolerant: bool = False) -> None:

@@ -49,7 +49,7 @@ class TrialScheduler(KnownArguments):
     """
 
     CONTINUE = "CONTINUE"
-    """The trial goes on training."""
+    """The trial continues training."""
 
     PAUSE = "PAUSE"
     """The trial saves a checkpoint and waits until the scheduler chooses it again."""

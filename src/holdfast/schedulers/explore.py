@@ -202,8 +202,8 @@ def explore_with(
     changed = call_seeded(function, rng, what, lambda: unpack(config, leaf))
     if not isinstance(changed, dict):
         raise InvalidInputError(
-            f"{what} returned {changed!r} ({type(changed).__name__}). It must return the config that the trial goes "
-            f"on with, also if it changes the one that it was given. {CORRECT_IT}"
+            f"{what} returned {changed!r} ({type(changed).__name__}). It must return the config that the trial "
+            f"continues with, also if it changes the one that it was given. {CORRECT_IT}"
         )
     # Key by key, because the message then names it.
     made: dict[str, Any] = plain({key: plain(each, f"{what} at {key!r}", given) for key, each in changed.items()}, what)

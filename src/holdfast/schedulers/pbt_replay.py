@@ -43,7 +43,7 @@ class PopulationBasedTrainingReplay(TrialScheduler):
     """Repeats what ``PopulationBasedTraining`` did to one of its trials, with a single trial.
 
     The trial begins with the config of the oldest ancestor of that trial. Whenever an ancestor was copied, it saves a
-    checkpoint and goes on from there with the config of the copy.
+    checkpoint and continues from there with the config of the copy.
 
     Args:
         policy_file: A file ``pbt_policy_<trial id>.txt`` of an experiment.

@@ -180,7 +180,7 @@ def _stage(machines: Machines, driver: ContractDriver) -> str:
 
 
 def _bring(engine: Engine, trial_dir: str) -> None:
-    """From another thread, as the loop has to go on meanwhile."""
+    """From another thread, as the loop has to run meanwhile."""
     from concurrent.futures import ThreadPoolExecutor
 
     assert isinstance(engine, RunsElsewhere)

@@ -161,7 +161,7 @@ class _WatchedDriver(VirtualDriver):
         own = self._watched
         how = "told everything again" if own.since is None else f"given its memory of event {own.since[0]}"
         where = f"replaced after event {own.replace_after} by one that was {how}, the scheduler"
-        assert count <= len(own.expected), f"{where} goes on longer: {event!r}"
+        assert count <= len(own.expected), f"{where} is longer: {event!r}"
         expected = own.expected[count - 1]
         assert own.journal[-1] == expected, f"{where} departs at event {count}: {event!r}, not {ev.decode(expected)!r}"
 

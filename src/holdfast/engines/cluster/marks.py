@@ -38,7 +38,7 @@ def mark_this_process(folder: str, run: str, worker: int) -> None:
 
 
 def unmark_this_process(folder: str, run: str, worker: int) -> None:
-    """The worker has left, and its process goes on without it."""
+    """The worker has left, and its process runs on without it."""
     os.environ.pop(WORKER_VARIABLE, None)
     for mapping in _kept:
         with contextlib.suppress(BufferError):
