@@ -52,6 +52,9 @@ class WorkerPlan(msgspec.Struct, frozen=True, kw_only=True):
     runner: str
 
 
+decode_plan = msgspec.msgpack.Decoder(WorkerPlan).decode
+
+
 class StreamedLog:
     """Where a worker prints: one file, which the node's porter reads as it grows and sends to the driver.
 

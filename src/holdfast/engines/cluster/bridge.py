@@ -25,14 +25,8 @@ import msgspec
 from holdfast import _version
 from holdfast.engines import kernel, process_tree
 from holdfast.engines.cluster import bridge_messages as say
-from holdfast.engines.cluster.actor_worker import WorkerPlan
 from holdfast.engines.cluster.handshake import HandshakeError, frame, receive_frame
 from holdfast.engines.cluster.joined import knock
-from holdfast.engines.cluster.node_messages import PorterPlan
-
-_decode_porter_plan = msgspec.msgpack.Decoder(PorterPlan).decode
-
-_decode_worker_plan = msgspec.msgpack.Decoder(WorkerPlan).decode
 
 LOOK_S = 1.0
 """How often the cluster is asked for its nodes."""
@@ -244,13 +238,12 @@ class WorkerActor:
         from holdfast.engines.cluster import actor_worker
 
         context = ray.get_runtime_context()
-        decoded = _decode_worker_plan(plan)
-        actor_worker.serve(decoded, context.get_node_id(), ray.util.get_node_ip_address())
+        actor_worker.serve(actor_worker.decode_plan(plan), context.get_node_id(), ray.util.get_node_ip_address())
 
 
 def start_porter(plan: bytes, driver: dict[str, str]) -> str:
     """Runs on a node: start its porter. Returns "", or why there is none."""
-    from holdfast.engines.cluster import porter
+    from holdfast.engines.cluster import node_messages, porter
 
     here = {"python": platform.python_version(), "holdfast": _version.__version__}
     if here["holdfast"] != driver["holdfast"] or here["python"].split(".")[:2] != driver["python"].split(".")[:2]:
@@ -258,7 +251,7 @@ def start_porter(plan: bytes, driver: dict[str, str]) -> str:
             f"{socket.gethostname()} has Python {here['python']} and holdfast {here['holdfast']}, the driver has "
             f"Python {driver['python']} and holdfast {driver['holdfast']}: install the same on every node"
         )
-    decoded = _decode_porter_plan(plan)
+    decoded = node_messages.decode_porter_plan(plan)
     return porter.start_daemon(msgspec.structs.replace(decoded, agent=_raylet()))
 
 

@@ -44,6 +44,9 @@ class PorterPlan(msgspec.Struct, frozen=True, kw_only=True):
     max_output_bytes: int = 0  # of one file that waits to be sent; 0 keeps all
 
 
+decode_porter_plan = msgspec.msgpack.Decoder(PorterPlan).decode
+
+
 class WatchWorker(msgspec.Struct, array_like=True, tag="watch", frozen=True):
     """Tell how this process ends, and send what it prints."""
 
