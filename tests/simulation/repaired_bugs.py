@@ -72,7 +72,7 @@ def trying_again_after_the_stop(patch: Patch) -> None:
         if trial is None or trial.verdict or turn.memory.draining or not turn.state.stopping:
             now(turn, o)
         else:
-            decide._fail(turn, trial, ev.Cause.EXCEPTION, o.error)
+            decide._fail(turn, trial, ev.Cause.EXCEPTION, decide._without_root(turn, o.error))
 
     now = decide._raised
     patch.setitem(decide._HANDLERS, ob.Raised, raised)
