@@ -5,36 +5,13 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from layers import LAYERS
+
 import holdfast
 
 SOURCE = Path(holdfast.__file__).parent
 FORBIDDEN_IN_CORE = {"time", "os", "random", "uuid", "logging", "threading", "asyncio", "socket"}
-LAYERS = [
-    {"__main__"},
-    {"cli", "ui"},
-    {"compat", "integration", "testing"},
-    {"air", "analysis", "callback", "error", "experiment", "plots", "progress_reporter", "result", "result_grid"}
-    | {"syncer", "tune_config", "tuner", "registry", "logger", "utils", "ray_import"},
-    {"results"},
-    {"controller"},
-    {"engines"},
-    {"trainable"},
-    {"display"},
-    {"callbacks"},
-    {"search"},
-    {"schedulers"},
-    {"views"},
-    {"checkpoints", "shipping", "sync"},
-    {"journal"},
-    {"storage"},
-    {"core"},
-    {"stopper"},
-    {"config"},
-    {"space"},
-    {"errors"},
-    {"messages", "_lazy", "_moved", "_version"},
-]
-LEVEL = {name: level for level, names in enumerate(LAYERS) for name in names}
+LEVEL = {name: level for level, layer in enumerate(LAYERS) for name in layer.names}
 TOGETHER = {("cli", "ui"), ("ui", "cli")}  # a command serves the page; the page lists and prints as commands do
 NAMED_UPWARDS = {
     "experiment.py": "holdfast.compat.tune_run",
