@@ -100,11 +100,11 @@ def start_driver(upload_dir: str | Path, kind: str, **environment: str) -> subpr
 
 def check_copy(remote: Path, scratch: Path) -> set[str]:
     """Bring the copy back as it is now: whatever its journal refers to is there. Returns the checkpoints it knows."""
-    mirror = SyncedCopy(scratch, str(remote), FunctionSyncer(copy))
+    synced_copy = SyncedCopy(scratch, str(remote), FunctionSyncer(copy))
     try:
-        mirror.fetch()
+        synced_copy.fetch()
     finally:
-        mirror.close()
+        synced_copy.close()
     state = open_state(scratch, read_spec(Root(scratch)).retention).state
     known = set()
     for trial in state.trials:

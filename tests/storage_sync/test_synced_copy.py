@@ -30,8 +30,8 @@ def experiment(tmp_path: Path) -> Experiment:
 
 
 @pytest.fixture
-def mirror(experiment: Experiment, tmp_path: Path) -> Iterator[Callable[..., SyncedCopy]]:
-    """Makes MirrorSyncs of the experiment, and closes them."""
+def make_copy(experiment: Experiment, tmp_path: Path) -> Iterator[Callable[..., SyncedCopy]]:
+    """Makes synced copies of the experiment, and closes them."""
     made = []
 
     def make(syncer: Syncer, **options: Any) -> SyncedCopy:
@@ -56,14 +56,14 @@ def restored(tmp_path: Path, name: str = "elsewhere") -> Path:
 # --- when
 
 
-def test_a_round_runs_at_once_then_every_period_and_on_request(mirror: Callable[..., SyncedCopy]) -> None:
-    sync = mirror(TreeSyncer(), period_s=100)
+def test_a_round_runs_at_once_then_every_period_and_on_request(make_copy: Callable[..., SyncedCopy]) -> None:
+    sync = make_copy(TreeSyncer(), period_s=100)
     assert [sync.step(now) for now in (0, 1, 99, 100, 150)] == [True, False, False, True, False]
     sync.request()
     assert [sync.step(now) for now in (151, 152, 250, 251)] == [True, False, False, True]
 
 
-def test_a_failed_round_is_repeated_after_a_pause_that_grows(mirror: Callable[..., SyncedCopy]) -> None:
+def test_a_failed_round_is_repeated_after_a_pause_that_grows(make_copy: Callable[..., SyncedCopy]) -> None:
     broken = [True]
     heard: list[str | None] = []
 
@@ -71,7 +71,7 @@ def test_a_failed_round_is_repeated_after_a_pause_that_grows(mirror: Callable[..
         if broken[0]:
             raise OSError("no route to host")
 
-    sync = mirror(TreeSyncer(on_file), period_s=300, on_trouble=heard.append)
+    sync = make_copy(TreeSyncer(on_file), period_s=300, on_trouble=heard.append)
     tried = [now for now in range(40) if sync.step(now)]
     assert tried == [0, 5, 15, 35]
     sync.request()
@@ -87,8 +87,8 @@ def test_a_failed_round_is_repeated_after_a_pause_that_grows(mirror: Callable[..
     assert sync.step(375)
 
 
-def test_pauses_stay_within_their_maximum(mirror: Callable[..., SyncedCopy]) -> None:
-    sync = mirror(CommandSyncer("false {source} {target}"), period_s=10_000)
+def test_pauses_stay_within_their_maximum(make_copy: Callable[..., SyncedCopy]) -> None:
+    sync = make_copy(CommandSyncer("false {source} {target}"), period_s=10_000)
     now, pauses = 0.0, []
     for _ in range(9):
         assert sync.step(now)
@@ -98,10 +98,10 @@ def test_pauses_stay_within_their_maximum(mirror: Callable[..., SyncedCopy]) -> 
 
 
 def test_the_thread_runs_rounds_on_request_and_tells_what_has_arrived(
-    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
+    experiment: Experiment, make_copy: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
     arrived: list[int] = []
-    sync = mirror(TreeSyncer(), period_s=3600, on_arrived=arrived.append)
+    sync = make_copy(TreeSyncer(), period_s=3600, on_arrived=arrived.append)
     sync.start()
     until(lambda: arrived == [1], "the first round")
     experiment.checkpoint()
@@ -111,14 +111,14 @@ def test_the_thread_runs_rounds_on_request_and_tells_what_has_arrived(
     assert records_in(restored(tmp_path)) == [1, 2]
 
 
-def test_closing_does_not_wait_for_a_copy_that_hangs(mirror: Callable[..., SyncedCopy]) -> None:
+def test_closing_does_not_wait_for_a_copy_that_hangs(make_copy: Callable[..., SyncedCopy]) -> None:
     begun, release = threading.Event(), threading.Event()
 
     def hang(source: str, target: str) -> None:
         begun.set()
         release.wait(WAIT_S)
 
-    sync = mirror(FunctionSyncer(hang))
+    sync = make_copy(FunctionSyncer(hang))
     sync.start()
     assert begun.wait(WAIT_S)
     sync.close()
@@ -127,7 +127,7 @@ def test_closing_does_not_wait_for_a_copy_that_hangs(mirror: Callable[..., Synce
     assert not sync.step(0)
 
 
-def test_a_copy_that_somebody_else_gives_up_has_not_arrived(mirror: Callable[..., SyncedCopy]) -> None:
+def test_a_copy_that_somebody_else_gives_up_has_not_arrived(make_copy: Callable[..., SyncedCopy]) -> None:
     """Two experiments that share a syncer, of which one ends: its end must not pass for the success of the other."""
     begun, release = threading.Event(), threading.Event()
 
@@ -136,7 +136,7 @@ def test_a_copy_that_somebody_else_gives_up_has_not_arrived(mirror: Callable[...
         release.wait(WAIT_S)
 
     syncer = FunctionSyncer(hang)
-    sync = mirror(syncer)
+    sync = make_copy(syncer)
     round_of_the_other = threading.Thread(target=sync.step, args=(0,))
     round_of_the_other.start()
     assert begun.wait(WAIT_S)
@@ -147,8 +147,8 @@ def test_a_copy_that_somebody_else_gives_up_has_not_arrived(mirror: Callable[...
     assert "was given up" in str(sync.trouble)
 
 
-def test_a_period_of_zero_is_no_busy_loop(mirror: Callable[..., SyncedCopy]) -> None:
-    sync = mirror(TreeSyncer(), period_s=0)
+def test_a_period_of_zero_is_no_busy_loop(make_copy: Callable[..., SyncedCopy]) -> None:
+    sync = make_copy(TreeSyncer(), period_s=0)
     assert [sync.step(now) for now in (0, 0, 0.5, 1, 1)] == [True, False, False, True, False]
 
 
@@ -156,11 +156,11 @@ def test_a_period_of_zero_is_no_busy_loop(mirror: Callable[..., SyncedCopy]) -> 
 
 
 def test_the_other_end_is_equal_to_the_root_but_for_stages_and_seals(
-    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
+    experiment: Experiment, make_copy: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
     (experiment.root / "trial" / ".stage-1-00000001").mkdir()
     (experiment.root / "trial" / ".stage-1-00000001" / "half").write_text("x")
-    sync = mirror(TreeSyncer())
+    sync = make_copy(TreeSyncer())
     sync.step(0)
     assert sync.trouble is None
     expected = {rel: data for rel, data in content_of(experiment.root).items() if ".stage-" not in rel}
@@ -171,7 +171,7 @@ def test_the_other_end_is_equal_to_the_root_but_for_stages_and_seals(
 
 
 def test_the_root_itself_is_never_given_to_a_syncer_nor_changed(
-    experiment: Experiment, mirror: Callable[..., SyncedCopy]
+    experiment: Experiment, make_copy: Callable[..., SyncedCopy]
 ) -> None:
     before = content_of(experiment.root)
     sources = []
@@ -181,7 +181,7 @@ def test_the_root_itself_is_never_given_to_a_syncer_nor_changed(
             sources.append(local_dir)
             super().copy_up(local_dir, remote_dir, exclude)
 
-    sync = mirror(Recording())
+    sync = make_copy(Recording())
     sync.step(0)
     work = experiment.root.parent / ".sync-exp" / "tree"
     assert sources == [str(work), str(work / ".holdfast-safe"), str(work / ".holdfast")]
@@ -191,7 +191,7 @@ def test_the_root_itself_is_never_given_to_a_syncer_nor_changed(
 @pytest.mark.parametrize("simple", [False, True], ids=["like rsync", "like cp"])
 def test_wherever_a_round_is_cut_what_has_arrived_can_be_restored(
     experiment: Experiment,
-    mirror: Callable[..., SyncedCopy],
+    make_copy: Callable[..., SyncedCopy],
     tmp_path: Path,
     simple: bool,
     monkeypatch: pytest.MonkeyPatch,
@@ -214,7 +214,7 @@ def test_wherever_a_round_is_cut_what_has_arrived_can_be_restored(
         if copied == cut:
             raise Cut
 
-    sync = mirror(TreeSyncer(on_file, simple=simple))
+    sync = make_copy(TreeSyncer(on_file, simple=simple))
     sync.step(0)
     best = sync.arrived
     assert best == 1
@@ -233,7 +233,7 @@ def test_wherever_a_round_is_cut_what_has_arrived_can_be_restored(
 
 
 def test_a_tool_that_deletes_at_the_other_end_never_deletes_the_journal_there(
-    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
+    experiment: Experiment, make_copy: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
     seen_without = []
 
@@ -248,12 +248,12 @@ def test_a_tool_that_deletes_at_the_other_end_never_deletes_the_journal_there(
                 seen_without.append(source)
 
     arrived: list[int] = []
-    sync = mirror(Deleting(), on_arrived=arrived.append)
+    sync = make_copy(Deleting(), on_arrived=arrived.append)
     for now in range(3):
         experiment.checkpoint()
         sync.step(now * 1e6)
     sync.close()
-    again = mirror(Deleting())  # the next driver on this machine
+    again = make_copy(Deleting())  # the next driver on this machine
     again.step(0)
     assert (seen_without, again.trouble) == ([], None)
     assert records_in(restored(tmp_path)) == [1, 2, 3, 4]
@@ -276,9 +276,9 @@ def skip_directories(source: str, target: str) -> None:
     ids=["copies nothing", "copies to the wrong place", "loses a file"],
 )
 def test_a_syncer_that_only_says_that_it_copies_is_found_out_at_once(
-    mirror: Callable[..., SyncedCopy], syncer: Syncer
+    make_copy: Callable[..., SyncedCopy], syncer: Syncer
 ) -> None:
-    sync = mirror(syncer)
+    sync = make_copy(syncer)
     sync.step(0)
     assert sync.arrived == 0
     assert sync.trouble is not None
@@ -287,7 +287,7 @@ def test_a_syncer_that_only_says_that_it_copies_is_found_out_at_once(
 
 
 def test_a_copy_that_silently_stops_working_is_found_out_at_the_end(
-    experiment: Experiment, mirror: Callable[..., SyncedCopy], monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment, make_copy: Callable[..., SyncedCopy], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(synced_copy, "FLUSH_RETRY", Backoff(2 * WAIT_S, math.inf))  # one try
     works = [True]
@@ -297,7 +297,7 @@ def test_a_copy_that_silently_stops_working_is_found_out_at_the_end(
         if works[0]:
             real._copy(source, target, ())
 
-    sync = mirror(FunctionSyncer(copy))
+    sync = make_copy(FunctionSyncer(copy))
     sync.step(0)
     assert sync.trouble is None
     works[0] = False
@@ -310,9 +310,9 @@ def test_a_copy_that_silently_stops_working_is_found_out_at_the_end(
 
 
 def test_flush_brings_everything_there(
-    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
+    experiment: Experiment, make_copy: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
-    sync = mirror(CommandSyncer(CP), period_s=3600)
+    sync = make_copy(CommandSyncer(CP), period_s=3600)
     sync.step(0)
     experiment.checkpoint()
     sync.flush(timeout=WAIT_S)
@@ -320,7 +320,7 @@ def test_flush_brings_everything_there(
     assert records_in(restored(tmp_path)) == [1, 2]
 
 
-def test_flush_tries_again(mirror: Callable[..., SyncedCopy], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_flush_tries_again(make_copy: Callable[..., SyncedCopy], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(synced_copy, "FLUSH_RETRY", Backoff(0.01, math.inf))
     failures = [OSError("blip"), OSError("blip")]
 
@@ -328,17 +328,17 @@ def test_flush_tries_again(mirror: Callable[..., SyncedCopy], monkeypatch: pytes
         if failures:
             raise failures.pop()
 
-    sync = mirror(TreeSyncer(on_file))
+    sync = make_copy(TreeSyncer(on_file))
     sync.flush(timeout=WAIT_S)
     assert (sync.arrived, failures) == (1, [])
 
 
 def test_a_sync_that_keeps_failing_at_the_end_is_an_error_that_says_what_is_safe(
-    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    experiment: Experiment, make_copy: Callable[..., SyncedCopy], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(synced_copy, "FLUSH_RETRY", Backoff(0.01, math.inf))
     count = tmp_path / "count"
-    sync = mirror(CommandSyncer(f"echo x >> {count}; echo 'disk quota' >&2; false {{source}} {{target}}"))
+    sync = make_copy(CommandSyncer(f"echo x >> {count}; echo 'disk quota' >&2; false {{source}} {{target}}"))
     with pytest.raises(NotShippedError) as failure:
         sync.flush(timeout=3600)
     text = str(failure.value)
@@ -349,22 +349,22 @@ def test_a_sync_that_keeps_failing_at_the_end_is_an_error_that_says_what_is_safe
     assert isinstance(failure.value, OSError)
 
 
-def test_flush_ends_in_time_when_a_copy_hangs(mirror: Callable[..., SyncedCopy]) -> None:
+def test_flush_ends_in_time_when_a_copy_hangs(make_copy: Callable[..., SyncedCopy]) -> None:
     release = threading.Event()
-    sync = mirror(FunctionSyncer(lambda source, target: release.wait(WAIT_S)))
+    sync = make_copy(FunctionSyncer(lambda source, target: release.wait(WAIT_S)))
     with pytest.raises(NotShippedError, match=r"took longer than .* and was given up|no time was left to copy"):
         sync.flush(timeout=0.5)
     release.set()
 
 
-def test_flush_ends_in_time_when_a_round_of_the_thread_hangs(mirror: Callable[..., SyncedCopy]) -> None:
+def test_flush_ends_in_time_when_a_round_of_the_thread_hangs(make_copy: Callable[..., SyncedCopy]) -> None:
     begun, release = threading.Event(), threading.Event()
 
     def hang(source: str, target: str) -> None:
         begun.set()
         release.wait(WAIT_S)
 
-    sync = mirror(FunctionSyncer(hang))
+    sync = make_copy(FunctionSyncer(hang))
     sync.start()
     assert begun.wait(WAIT_S)
     with pytest.raises(NotShippedError, match="a copy still runs"):
@@ -372,14 +372,14 @@ def test_flush_ends_in_time_when_a_round_of_the_thread_hangs(mirror: Callable[..
     release.set()
 
 
-def test_a_copy_longer_than_the_timeout_is_given_up(mirror: Callable[..., SyncedCopy], tmp_path: Path) -> None:
-    sync = mirror(CommandSyncer("sleep 600; : {source} {target}"), timeout_s=0.05)
+def test_a_copy_longer_than_the_timeout_is_given_up(make_copy: Callable[..., SyncedCopy], tmp_path: Path) -> None:
+    sync = make_copy(CommandSyncer("sleep 600; : {source} {target}"), timeout_s=0.05)
     assert sync.step(0)
     assert sync.trouble is not None
     assert "took longer than 0.05 s" in sync.trouble
 
 
-def test_a_syncer_that_works_at_once_and_never_returns_is_given_up_too(mirror: Callable[..., SyncedCopy]) -> None:
+def test_a_syncer_that_works_at_once_and_never_returns_is_given_up_too(make_copy: Callable[..., SyncedCopy]) -> None:
     release = threading.Event()
 
     class Hanging(Syncer):
@@ -392,7 +392,7 @@ def test_a_syncer_that_works_at_once_and_never_returns_is_given_up_too(mirror: C
         def delete(self, remote_dir: str) -> bool:
             return True
 
-    sync = mirror(Hanging(), timeout_s=0.05)
+    sync = make_copy(Hanging(), timeout_s=0.05)
     sync.step(0)
     assert sync.trouble is not None
     assert "took longer" in sync.trouble
@@ -403,10 +403,10 @@ def test_a_syncer_that_works_at_once_and_never_returns_is_given_up_too(mirror: C
 
 
 def test_what_is_obsolete_is_deleted_after_a_round_that_succeeds(
-    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
+    experiment: Experiment, make_copy: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
     syncer = TreeSyncer()
-    sync = mirror(syncer)
+    sync = make_copy(syncer)
     sync.step(0)
     gone = "trial/checkpoint_000001"
     with pytest.raises(ValueError, match="not obsolete"):
@@ -420,9 +420,9 @@ def test_what_is_obsolete_is_deleted_after_a_round_that_succeeds(
 
 
 def test_what_came_back_is_not_deleted(
-    experiment: Experiment, mirror: Callable[..., SyncedCopy], tmp_path: Path
+    experiment: Experiment, make_copy: Callable[..., SyncedCopy], tmp_path: Path
 ) -> None:
-    sync = mirror(TreeSyncer())
+    sync = make_copy(TreeSyncer())
     sync.delete("trial/checkpoint_000002")
     experiment.checkpoint()
     sync.step(0)
@@ -430,10 +430,10 @@ def test_what_came_back_is_not_deleted(
 
 
 def test_a_deletion_that_fails_is_repeated_a_few_times_and_is_no_trouble(
-    mirror: Callable[..., SyncedCopy], caplog: pytest.LogCaptureFixture
+    make_copy: Callable[..., SyncedCopy], caplog: pytest.LogCaptureFixture
 ) -> None:
     syncer = TreeSyncer()
-    sync = mirror(syncer)
+    sync = make_copy(syncer)
     sync.delete("trial/never_there")
     for now in range(synced_copy.DELETE_TRIES + 2):
         sync.step(now * 1e6)
@@ -443,9 +443,9 @@ def test_a_deletion_that_fails_is_repeated_a_few_times_and_is_no_trouble(
 
 
 @pytest.mark.parametrize("path", ["", "/", "/etc", "..", "trial/../..", "a//b", ".", ".holdfast", ".holdfast-safe/x"])
-def test_only_what_is_below_the_root_can_be_deleted(mirror: Callable[..., SyncedCopy], path: str) -> None:
+def test_only_what_is_below_the_root_can_be_deleted(make_copy: Callable[..., SyncedCopy], path: str) -> None:
     with pytest.raises(ValueError, match="cannot be deleted"):
-        mirror(TreeSyncer()).delete(path)
+        make_copy(TreeSyncer()).delete(path)
 
 
 def test_addresses_are_joined_before_a_query() -> None:

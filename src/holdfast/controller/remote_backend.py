@@ -29,7 +29,7 @@ from holdfast.controller.shipped_journal import (
     Setbacks,
     ShippedJournal,
     in_words,
-    mirror_of,
+    naming_the_address,
     patience_s,
     taken_over,
     why_give_up,
@@ -172,7 +172,7 @@ class RemoteBackend:
         return claim
 
     def _claim_mirror(self, takeover: bool) -> Claim:
-        with mirror_of(self._remote.url):
+        with naming_the_address(self._remote.url):
             return claim_epoch(self._root.path, takeover=takeover)
 
     def _is_ours(self) -> bool:
@@ -194,7 +194,7 @@ class RemoteBackend:
 
     def open(self, claim: Claim) -> Journal:
         # "sync" means the store: waiting for the local disk besides would only cost time.
-        with mirror_of(self._remote.url):
+        with naming_the_address(self._remote.url):
             self._journal = self._background.journal(self._root.path, claim)
             self._logs = LogUploads(self._root.path, claim.epoch)
         return self._journal
@@ -212,7 +212,7 @@ class RemoteBackend:
         """Raise `FencedError` if a newer driver, here or elsewhere, has taken over since this one's claim."""
         assert self._journal is not None
         assert self._start is not None
-        with mirror_of(self._remote.url):
+        with naming_the_address(self._remote.url):
             self._journal.flush()
         if self._store.stat(parts.part_key(self._start.shipped.number + 1)) is not None:
             raise taken_over(self._remote.url)

@@ -135,7 +135,7 @@ def taken_over(url: str) -> FencedError:
 
 
 @contextmanager
-def mirror_of(url: str) -> Iterator[None]:
+def naming_the_address(url: str) -> Iterator[None]:
     """Let errors from a local mirror name the experiment's address: nobody should restore a mirror by its path."""
     try:
         yield
@@ -267,7 +267,7 @@ class ObjectsFirst:
         except FileNotFoundError:
             return {}
         except OSError as error:
-            with mirror_of(self.url):
+            with naming_the_address(self.url):
                 raise StorageError(f"{self._root.objects} cannot be read: {error}") from error
         return found
 

@@ -92,19 +92,19 @@ class SyncedJournal(Journal):
 class SyncedCheckpointJobEdge(CheckpointJobEdge):
     """As ``CheckpointJobEdge``, but a commit has ended only when a round has carried the checkpoint."""
 
-    def __init__(self, workers: Workers, context: JobContext, mirror: SyncedCopy) -> None:
+    def __init__(self, workers: Workers, context: JobContext, synced_copy: SyncedCopy) -> None:
         super().__init__(workers, context.state, context.clock, trial_dir=context.trial_dir, trouble=context.trouble)
-        self._mirror = mirror
+        self._copy = synced_copy
         self._under_way: deque[tuple[int, ob.CommitEnded]] = deque()
 
     def drain(self) -> list[ob.Observation]:
         found: list[ob.Observation] = []
         for observation in super().drain():
             if isinstance(observation, ob.CommitEnded) and not observation.damaged:
-                self._under_way.append((self._mirror.request(), observation))
+                self._under_way.append((self._copy.request(), observation))
             else:
                 found.append(observation)
-        while self._under_way and self._under_way[0][0] <= self._mirror.carried:
+        while self._under_way and self._under_way[0][0] <= self._copy.carried:
             found.append(self._under_way.popleft()[1])
         return found
 
@@ -131,8 +131,8 @@ class SyncedBackend(LocalBackend):
         self._claim: Claim | None = None
         self._trouble: Callable[[str], None] = lambda text: None
         self._state = State()
-        self._mirror = mirror_of(root, config)
-        self._mirror.on_trouble = self._tell
+        self._copy = synced_copy_of(root, config)
+        self._copy.on_trouble = self._tell
 
     def _tell(self, text: str | None) -> None:
         self._trouble("" if text is None else f"the copy at {self._config.upload_dir} is not up to date: {text}")
@@ -157,7 +157,7 @@ class SyncedBackend(LocalBackend):
         assert self._config.upload_dir is not None
         address = join_address(self._config.upload_dir, self._root.name)
         try:
-            is_same, is_newer = _other_end(self._mirror, self._root, CHECK_S)
+            is_same, is_newer = _other_end(self._copy, self._root, CHECK_S)
         except (ExperimentNotFoundError, SyncError, DamageError):
             return
         if not is_same:
@@ -178,35 +178,35 @@ class SyncedBackend(LocalBackend):
     def follow(self, journal: Journal, wake: Callable[[], None], state: State) -> JournalWriter:
         assert isinstance(journal, SyncedJournal)
         self._state = state
-        self._mirror.position = lambda: journal.synced_seq
-        self._mirror.on_arrived = lambda _: wake()
-        journal.synced_copy = self._mirror
+        self._copy.position = lambda: journal.synced_seq
+        self._copy.on_arrived = lambda _: wake()
+        journal.synced_copy = self._copy
         journal.may_ask = lambda: self._config.sync_on_checkpoint or not state.running
         return super().follow(journal, wake, state)
 
     def start(self, trouble: Callable[[str], None], changed: Callable[[], Iterable[str]]) -> None:
         self._trouble = trouble
-        self._mirror.start()
+        self._copy.start()
 
     def checkpoint_jobs(self, wake: Callable[[], None], context: JobContext) -> CheckpointJobs:
         if not self._waits:
             return local_checkpoint_jobs(wake, context, self._perform)
         workers = CheckpointJobThreads(wake, bringing(context.stages, self._perform))
-        return CheckpointJobs(SyncedCheckpointJobEdge(workers, context, self._mirror), partial(workers.close, False))
+        return CheckpointJobs(SyncedCheckpointJobEdge(workers, context, self._copy), partial(workers.close, False))
 
     def _perform(self, job: Job) -> Outcome:
         outcome = perform(job)
         if isinstance(outcome, ob.CommitEnded) and not outcome.damaged and self._config.sync_on_checkpoint:
-            self._mirror.request()
+            self._copy.request()
         if isinstance(job, DeleteJob) and isinstance(outcome, ob.DeleteEnded) and not os.path.lexists(job.directory):
-            self._mirror.delete(os.path.relpath(job.directory, self._root.path).replace(os.sep, "/"))
+            self._copy.delete(os.path.relpath(job.directory, self._root.path).replace(os.sep, "/"))
         return outcome
 
     def why_give_up(self) -> str:
-        text = self._mirror.trouble
+        text = self._copy.trouble
         if text is None or not (self._waits or self._is_idle()):
             return ""  # trials do not need the copy
-        lasted = time.monotonic() - self._mirror.failing_since
+        lasted = time.monotonic() - self._copy.failing_since
         return f"nothing could be copied for {lasted:.0f} s: {text}" if lasted >= self._config.sync_timeout else ""
 
     def _is_idle(self) -> bool:
@@ -222,13 +222,13 @@ class SyncedBackend(LocalBackend):
         timeout = IMPATIENT_S if hurried else self._config.sync_timeout
         # This driver lets go after its last round; whoever restores the copy must not think that it is still at work.
         mark = released_mark(self._claim)
-        self._mirror.flush(timeout, mark, stop=lambda: not hurried and bool(impatient()))
+        self._copy.flush(timeout, mark, stop=lambda: not hurried and bool(impatient()))
 
     def close(self) -> None:
-        self._mirror.close()
+        self._copy.close()
 
 
-def mirror_of(root: Root, config: SyncConfig) -> SyncedCopy:
+def synced_copy_of(root: Root, config: SyncConfig) -> SyncedCopy:
     """What keeps the copy of an experiment equal to its root."""
     assert config.upload_dir is not None
     period_s, timeout_s = config.sync_period, config.sync_timeout
@@ -255,21 +255,21 @@ def fetch_copy(address: str, config: SyncConfig, base: str | None = None) -> tup
         StorageError, DamageError: The syncer failed, or what it brought is not whole.
     """
     refuse_secrets("path", address)
-    mirror, root, config = _copy_at(address, config, base)
+    synced_copy, root, config = _copy_at(address, config, base)
     try:
         wanted = not root.has_spec()
         if not wanted:
             owner = holder(root.path)
             is_held = owner is not None and owner.alive
-            is_same, is_newer = _other_end(mirror, root)
+            is_same, is_newer = _other_end(synced_copy, root)
             if is_held and not is_same:
                 raise _other_experiment(address, f"Another one of this name is running in {root.path}.")
             wanted = not is_held and (is_newer or not is_same)
         if wanted:
-            mirror.fetch()
+            synced_copy.fetch()
             _set_aside_unknown(root)
     finally:
-        mirror.close()
+        synced_copy.close()
     return root, config
 
 
@@ -287,14 +287,14 @@ def _set_aside_unknown(root: Root) -> None:
 
 def copy_exists(address: str, config: SyncConfig) -> bool:
     """Is there an experiment at ``address`` that the syncer can bring? A syncer that fails counts as no."""
-    mirror, _, _ = _copy_at(address, config, None)
+    synced_copy, _, _ = _copy_at(address, config, None)
     try:
-        with mirror.fetched_journal():
+        with synced_copy.fetched_journal():
             return True
     except (ExperimentNotFoundError, SyncError):
         return False
     finally:
-        mirror.close()
+        synced_copy.close()
 
 
 def _copy_at(address: str, config: SyncConfig, base: str | None) -> tuple[SyncedCopy, Root, SyncConfig]:
@@ -307,12 +307,12 @@ def _copy_at(address: str, config: SyncConfig, base: str | None) -> tuple[Synced
     config = copy.copy(config)
     config._set("upload_dir", upload_dir)
     root = Root(Path(base or local_root()) / name)
-    return mirror_of(root, config), root, config
+    return synced_copy_of(root, config), root, config
 
 
-def _other_end(mirror: SyncedCopy, root: Root, timeout: float = math.inf) -> tuple[bool, bool]:
+def _other_end(synced_copy: SyncedCopy, root: Root, timeout: float = math.inf) -> tuple[bool, bool]:
     """Whether the other end has this very experiment, and whether a later driver's state of it."""
-    with mirror.fetched_journal(timeout) as private:
+    with synced_copy.fetched_journal(timeout) as private:
         try:
             is_same = (private / root.spec_file.name).read_bytes() == root.spec_file.read_bytes()
         except FileNotFoundError:

@@ -136,7 +136,7 @@ class SyncedCopy:
 
     def start(self) -> None:
         """Run rounds in a thread until `close`."""
-        self._thread = threading.Thread(target=self._loop, name="holdfast-mirror-sync", daemon=True)
+        self._thread = threading.Thread(target=self._loop, name="holdfast-synced-copy", daemon=True)
         self._thread.start()
 
     def request(self) -> int:
