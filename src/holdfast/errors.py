@@ -256,7 +256,7 @@ class StoreUnreachableError(StorageError, ConnectionError):
 
 
 class NotShippedError(StorageError):
-    """The run has ended in order, but something is on this machine only; the message names it and how to ship it."""
+    """The run is over, but something is on this machine only; the message names it and says how to ship it."""
 
 
 class SyncError(StorageError, RuntimeError):
@@ -332,7 +332,7 @@ class CheckpointDamagedError(DamageError, ValueError):
 
 
 class EngineLostError(TuneError):
-    """The cluster that ran the trials is lost. The run has ended in order, and unfinished trials can be continued.
+    """The cluster that ran the trials is lost. The run was shut down gracefully, and unfinished trials can be resumed.
 
     Attributes:
         call: What continues the experiment.

@@ -124,8 +124,8 @@ class Tuner(KnownArguments):
     def fit(self) -> ResultGrid:
         """Run the experiment to its end, or continue it, and return its results.
 
-        A trial's exception does not end the run: it is in ``ResultGrid.errors`` (see ``FailureConfig``). Ctrl+C ends
-        it in order and returns what there is; the restore call is printed.
+        A trial's exception does not end the run: it is in ``ResultGrid.errors`` (see ``FailureConfig``). Ctrl+C shuts
+        it down gracefully and returns what there is; the restore call is printed.
 
         When this returns or raises, the searcher, scheduler and stop rule that were passed hold what they have learned.
 

@@ -1,4 +1,4 @@
-"""A cluster that is lost for good: the run ends in order, and claims no success."""
+"""A cluster that is lost for good: the run shuts down gracefully, and claims no success."""
 
 from __future__ import annotations
 

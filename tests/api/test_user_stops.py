@@ -1,4 +1,4 @@
-"""A user stops trials of a live experiment: each ends in order, as by a stop rule, whatever kind of trainable it is."""
+"""A user stops trials of a live experiment: each ends as by a stop rule, whatever kind of trainable it is."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ def file_of(world: World, name: str) -> Path:
 
 
 def three_rows(tmp_path: Path) -> World:
-    """A trial with three rows, a checkpoint of the second, and a driver that left in order."""
+    """A trial with three rows, a checkpoint of the second, and a driver that shut down gracefully."""
     world = World(tmp_path)
     world.create()
     loggers = Loggers(world)

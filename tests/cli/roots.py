@@ -71,7 +71,7 @@ class RootWriter:
         return self
 
     def finish(self, reason: str = "finished") -> RootWriter:
-        """The driver leaves in order; trials that still run are put back in the queue."""
+        """The driver shuts down gracefully; trials that still run are put back in the queue."""
         for n in list(self.state.running):
             attempt = self.state.trials[n].attempt
             self.add(ev.AttemptInterrupted(self.tick(), n, attempt, ev.Cause.DRIVER_STOPPED))

@@ -73,7 +73,7 @@ def describe(root: Path) -> Specimen:
 
 @pytest.fixture(scope="module", params=["finished", "killed"])
 def specimen(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Specimen]:
-    """One experiment that ended in order, with its snapshot; one that was killed in the middle of its second life."""
+    """One experiment that finished, with its snapshot; one that was killed in the middle of its second life."""
     laboratory = Lab(tmp_path_factory.mktemp("specimen"))
     try:
         if request.param == "killed":

@@ -105,7 +105,7 @@ def durable_copy(disk: MemoryDisk) -> MemoryDisk:
 
 
 def check_claims(root: str, disk: MemoryDisk, retention: Retention, state: State, memory: DriverMemory) -> None:
-    """A driver has left in order: all of its state must survive a power cut right now (I9)."""
+    """A driver has shut down gracefully: all of its state must survive a power cut right now (I9)."""
     # A driver that was told to end may leave a stage behind once its grace is over, and never otherwise.
     if state.running or (state.staged and not (memory.draining and memory.grace_over)):
         raise Violation("I9", f"a driver has left with {state.staged} uncommitted and {state.running} running")

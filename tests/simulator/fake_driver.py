@@ -126,7 +126,7 @@ class SimDriver(DriverLife):
 
     Attributes:
         process: The process that it runs in.
-        left: It has ended in order; ``interrupted`` says why if trials were left unfinished.
+        left: It has shut down gracefully; ``interrupted`` says why if trials were left unfinished.
         controller: Once it has opened the experiment.
     """
 

@@ -209,7 +209,7 @@ class RemoteSimulation(Simulation):
                 self.state, self.memory = state, driver.memory
 
     def _check_in_store(self, state: State, memory: DriverMemory) -> None:
-        """A driver has left in order: all of its state is in the store (I9)."""
+        """A driver has shut down gracefully: all of its state is in the store (I9)."""
         if state.running or (state.staged and not (memory.draining and memory.grace_over)):
             raise Violation("I9", f"a driver has left with {state.staged} uncommitted and {state.running} running")
         try:

@@ -138,7 +138,7 @@ class Environment:
     """Seconds that a stopping trial gets before it is killed."""
 
     disable_sigint_handler: bool = _variable(False, _switch, "TUNE_DISABLE_SIGINT_HANDLER")
-    """Whether Ctrl+C raises KeyboardInterrupt at once instead of ending the run in order."""
+    """Whether Ctrl+C raises KeyboardInterrupt at once instead of shutting the run down gracefully."""
 
     disable_strict_metric_checking: bool = _variable(False, _switch, "TUNE_DISABLE_STRICT_METRIC_CHECKING")
     """Whether results may lack the metric that searcher or scheduler need."""

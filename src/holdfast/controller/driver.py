@@ -361,7 +361,7 @@ class Driver(DriverLife):
         self._proposer.replan(experiment.variants)
 
     def _hurry(self, state: State) -> None:
-        """Leave at once; or in order, if nothing but storage is waited for, because that says what is missing there."""
+        """Leave at once; or gracefully, if only storage is waited for, because that says what is missing there."""
         missing = self._backend.missing(state)
         if missing and not state.running:
             return

@@ -78,7 +78,7 @@ class RunProposer(ProposerEdge, Protocol):
 
     @property
     def error(self) -> Exception | None:
-        """What the search raised instead of a configuration. The experiment is then ended in order."""
+        """What the search raised instead of a configuration. The driver then shuts down gracefully."""
 
     def replan(self, make_plan: Callable[[], Plan]) -> None:
         """The user has asked for more samples, and has got them: events say so too."""
@@ -91,7 +91,7 @@ class VariantProposer:
     """Proposes the plan's variants in order, continuing after the last one that became a trial.
 
     Attributes:
-        error: What a user's function raised instead of a configuration. The experiment is then ended in order.
+        error: What a user's function raised instead of a configuration. The driver then shuts down gracefully.
     """
 
     def __init__(self, plan: Plan, state: State, describe: Describer) -> None:

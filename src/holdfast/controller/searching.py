@@ -86,7 +86,7 @@ class LearningProposer:
     a thread of its own passes that on.
 
     Attributes:
-        error: What the searcher raised. The experiment is then ended in order.
+        error: What the searcher raised. The driver then shuts down gracefully.
     """
 
     name = "search"

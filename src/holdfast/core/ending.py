@@ -28,7 +28,7 @@ def _drop_own(turn: Turn, trial: Trial, why: str = "") -> None:
 
 
 def terminate(turn: Turn, trial: Trial, reason: str, worker: int = 0) -> None:
-    """End a trial in order."""
+    """End a trial without an error, and drop the checkpoints that nobody needs any more."""
     turn.add(ev.TrialTerminated(turn.at, trial.n, trial.attempt, reason, worker))
     drop_obsolete(turn, trial)
 

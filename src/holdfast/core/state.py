@@ -294,7 +294,7 @@ class State:
         self.objects: dict[str, str] = {}  # digests of the stored objects that the last driver ran with, by file name
         self.last_at: float = 0.0
         self.lived_s: float = 0.0  # by drivers before this epoch
-        self.stopped: str = ""  # why the last driver left in order, "" if it did not (yet)
+        self.stopped: str = ""  # why the last driver shut down gracefully, "" if it did not (yet)
         self.needs_change: str = ""  # the setting without which the error that ended it would end the next one too
         self.came_from: str = ""  # status, before the last event, of the trial that it was about
 

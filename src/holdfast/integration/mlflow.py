@@ -18,7 +18,7 @@ from holdfast.config.secrets import hidden, refuse_secrets
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.integration.reporting import load_framework
 from holdfast.integration.trackers.callback import WAIT_S, TrackerCallback
-from holdfast.integration.trackers.inside import TrialHere, trial_here
+from holdfast.integration.trackers.current_trial import TrialHere, trial_here
 from holdfast.integration.trackers.runs import (
     FAILED,
     FINISHED,

@@ -21,7 +21,7 @@ from urllib.parse import urlsplit
 from holdfast.errors import InvalidInputError, InvalidTypeError
 from holdfast.integration.reporting import load_framework
 from holdfast.integration.trackers.callback import WAIT_S, TrackerCallback
-from holdfast.integration.trackers.inside import trial_here
+from holdfast.integration.trackers.current_trial import trial_here
 from holdfast.integration.trackers.notes import Notes
 from holdfast.integration.trackers.runs import (
     FAILED,

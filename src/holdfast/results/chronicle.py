@@ -66,7 +66,7 @@ class Copy(NamedTuple):
 
 
 class DriverSpan(msgspec.Struct):
-    """One driver. ``until`` is the time of its last record; ``reason`` is "" if it did not leave in order (yet)."""
+    """One driver. ``until`` is the time of its last record, ``reason`` why it shut down ("" if it did not)."""
 
     epoch: int
     host: str
@@ -83,8 +83,9 @@ class Incident(msgspec.Struct):
         at: When it began.
         until: When it was over; NaN if it is not.
         kind: "killed" (a driver exited without shutting down, or was taken over), "takeover" (the next driver after
-            that came), "resumed" (a driver left in order, and another came), "retry", "error" (a trial failed for
-            good), "interrupted", "rewind" (a trial continued before its last report), "rejected", "backlog", "storage".
+            that came), "resumed" (a driver shut down gracefully, and another came), "retry", "error" (a trial failed
+            for good), "interrupted", "rewind" (a trial continued before its last report), "rejected", "backlog",
+            "storage".
         n: The trial, or -1 for the experiment.
         text: What happened, in one sentence.
         down_s: Seconds of waiting.

@@ -150,7 +150,7 @@ class TrialScheduler(KnownArguments):
         """A checkpoint of the trial was committed: it, and others, can start from it."""
 
     def on_trial_complete(self, view: ExperimentView, trial: TrialView, result: dict[str, Any]) -> None:
-        """The trial has ended in order, with this last result."""
+        """The trial has ended without an error, with this last result."""
 
     def on_trial_error(self, view: ExperimentView, trial: TrialView) -> None:
         """The trial has failed and is not tried again."""

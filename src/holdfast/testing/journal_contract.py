@@ -28,7 +28,7 @@ class JournalPlace(Protocol):
         """Open the journal as a new driver does, which takes over if the one before it still lives."""
 
     def leave(self, journal: JournalWriter) -> None:
-        """End its driver in order: everything that it has written is durable when this returns."""
+        """Shut its driver down gracefully: everything that it has written is durable when this returns."""
 
     def wait(self) -> None:
         """Let a little time pass, in which background work may happen."""

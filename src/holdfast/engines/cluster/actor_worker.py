@@ -176,7 +176,7 @@ def _end_with(sock: socket.socket) -> None:
             _end_tree(CLOSED)
         mine.close()
         if sock.fileno() == -1:
-            return  # this end has closed it: the worker has left in order
+            return  # this end has closed it: the worker has finished
         time.sleep(UNWIND_S)
         if sock.fileno() == -1:
             return

@@ -62,7 +62,7 @@ class Bridge:
             while True:
                 order = say.decode_order(receive_frame(self._sock))
                 try:
-                    self._obey(order)
+                    self._carry_out(order)
                 except Exception as error:
                     self._report_failure(order, error)
         except (OSError, msgspec.DecodeError, HandshakeError):
@@ -79,7 +79,7 @@ class Bridge:
         with contextlib.suppress(OSError), self._sending:
             self._sock.sendall(frame(word))
 
-    def _obey(self, order: say.BridgeOrder) -> None:
+    def _carry_out(self, order: say.BridgeOrder) -> None:
         if isinstance(order, say.OpenCluster):
             self._open(order.address)
         elif isinstance(order, say.PlaceWorker):

@@ -146,10 +146,10 @@ class Porter:
             if isinstance(order, say.Leave):
                 self._say_farewell()
                 return False
-            self._obey(order)
+            self._carry_out(order)
         return True
 
-    def _obey(self, order: say.PorterOrder) -> None:
+    def _carry_out(self, order: say.PorterOrder) -> None:
         if isinstance(order, say.WatchWorker):
             log = f"{self._top}/{say.LOGS}/{say.WORKER_LOG.format(order.worker)}"
             worker = self._workers[order.worker] = Watched(order.worker, order.pid, log)
