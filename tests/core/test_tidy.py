@@ -27,8 +27,8 @@ MOVED_AT_CONSTRUCTION = {"keep_checkpoints_num", "checkpoint_score_attr", "node_
 PATHS = {"result_dir", "local_cache_dir"}  # of ``Environment``, which two properties of it join
 STORED = {"Settings"}  # of ``controller.experiment``, whose name is in the pickles of every experiment
 
-BY_CHANCE = {"BATCH", "DEADLINE_S", "DELETE_TRIES", "FORMAT", "LOCK_S", "LOOK_S", "MAX_BYTES"} | {
-    *("MAX_DEPTH", "MAX_NAMED", "MAX_SHAPES", "MAX_TEXT", "POLL_S", "RETURNED", "SAMPLE_S"),
+BY_CHANCE = {"BATCH", "DEADLINE_S", "DELETE_TRIES", "FORMAT", "LOCK_S", "LOOK_S"} | {
+    *("MAX_DEPTH", "MAX_NAMED", "MAX_SHAPES", "MAX_TEXT", "POLL_S", "SAMPLE_S"),
 }  # limits, periods and versions of different things: one may change without the other
 
 

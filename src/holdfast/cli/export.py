@@ -6,10 +6,7 @@ Trackers and Optuna have modules of their own, which are imported when they are 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import csv
-import os
-import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from importlib import import_module
 from pathlib import Path
@@ -19,9 +16,10 @@ from holdfast.cli.printing import say, to_json
 from holdfast.core.state import Trial
 from holdfast.display.tracker import ended_reason
 from holdfast.display.words import plural
-from holdfast.errors import InvalidInputError, StorageError
+from holdfast.errors import InvalidInputError
 from holdfast.results.dataframes import flat_row, require_pandas
 from holdfast.results.history import History, open_history
+from holdfast.results.output_file import written_whole
 from holdfast.space.exact import pack, shown
 
 FORMATS = (".csv", ".json", ".parquet", ".pkl")
@@ -124,27 +122,17 @@ def write_rows(out: Path, rows: Iterable[Mapping[str, Any]], *, safe_csv: bool =
         How many rows there are.
     """
     kind = out.suffix.lower()
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
+    with written_whole(out) as file:
         if kind == ".csv":
-            written = _write_csv(rows, temporary, _harmless if safe_csv else _cell)
-        elif kind == ".json":
-            written = _write_json(rows, temporary)
+            return _write_csv(rows, file, _harmless if safe_csv else _cell)
+        if kind == ".json":
+            return _write_json(rows, file)
+        rows = list(rows)
+        if kind == ".parquet":
+            _write_parquet(rows, file)
         else:
-            rows = list(rows)
-            written = len(rows)
-            if kind == ".parquet":
-                _write_parquet(rows, temporary)
-            else:
-                _pandas().DataFrame(rows).to_pickle(temporary)
-        os.replace(temporary, out)
-        return written
-    except OSError as error:
-        hint = "" if out.parent.is_dir() else f" Create the directory first: mkdir -p {shlex.quote(str(out.parent))}."
-        raise StorageError(f"{out} cannot be written: {error.strerror}.{hint}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
+            _pandas().DataFrame(rows).to_pickle(file)
+        return len(rows)
 
 
 def _write_parquet(rows: Iterable[Mapping[str, Any]], file: Path) -> None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
-import shlex
 from pathlib import Path
 
 from holdfast.cli.printing import complain, say, size_text
-from holdfast.errors import InvalidInputError, StorageError
+from holdfast.errors import InvalidInputError
+from holdfast.results.output_file import written_whole
 from holdfast.ui.report import make_report
 from holdfast.ui.source import Source
 
@@ -21,24 +19,11 @@ def run(arguments: argparse.Namespace) -> int:
         raise InvalidInputError(f"{str(out)!r}: a report is an HTML file; use a name that ends in .html.")
     source = Source.open(arguments.path)
     report = make_report(source)
-    write_file(out, report.html)
+    with written_whole(out) as file:
+        file.write_bytes(report.html)
     said = f"{source.history.info.name}: report written to {out} ({size_text(len(report.html))})."
     say(f"{said} It is thinned: {report.note}." if report.note else said)
     if source.history.damage is not None:
         complain(str(source.history.damage))
         return 1
     return 0
-
-
-def write_file(out: Path, data: bytes) -> None:
-    """Write a file of the user's, whole or not at all."""
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, out)
-    except OSError as error:
-        hint = "" if out.parent.is_dir() else f" Create the directory first: mkdir -p {shlex.quote(str(out.parent))}."
-        raise StorageError(f"{out} cannot be written: {error.strerror}.{hint}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)

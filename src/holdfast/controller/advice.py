@@ -14,6 +14,7 @@ from typing import Any
 import msgspec
 
 from holdfast.core import events as ev
+from holdfast.core.ending import RETURNED
 from holdfast.core.retention import lookup
 from holdfast.core.state import State
 from holdfast.display.words import plural
@@ -24,8 +25,6 @@ LARGE_REPORT_BYTES = 1_000_000
 MAX_NAMED = 3
 MAX_KEYS = 3
 MAX_METRICS = 12  # reported metrics that are named when none of them is the one that is wanted
-RETURNED = "returned"
-"""The reason of a trial that came to its own end."""
 
 
 class Advisor:

@@ -32,7 +32,7 @@ from holdfast.errors import JournalDamagedError
 from holdfast.journal.reach import REPAIRING
 from holdfast.journal.records import read_events
 from holdfast.space.naming import experiment_tag, trial_id
-from holdfast.views.results import OURS, ResultBuilder, RowFolder
+from holdfast.views.results import OURS, ResultBuilder, RowFolder, is_number
 from holdfast.views.trials import ExperimentInfo, trial_dirname
 
 REASON = "the journal was repaired"
@@ -248,20 +248,10 @@ class _Rebuilding:
 
     def _report(self, trial: Trial, events: list[ev.AnyEvent], row: dict[str, Any]) -> ev.Reported:
         at = self._time(events, row)
-        metrics = {key: value for key, value in row.items() if key not in OURS}
-        step = metrics.pop("time_this_iter_s", None)
-        total = row.get("time_total_s")
-        dt = float(step) if isinstance(step, int | float) else 0.0
-        if isinstance(total, int | float) and abs(trial.time_total + dt - total) > _CLOSE * max(1.0, abs(total)):
-            metrics["time_this_iter_s"] = dt
-            dt = float(total) - trial.time_total
-        if metrics.get("timestamp") == int(at):
-            del metrics["timestamp"]
-        if metrics.get("training_iteration") == trial.iteration + 1:
-            del metrics["training_iteration"]
+        dt, metrics = as_reported(trial, row, at)
         worker = self._worker(row)
         verdict, why = ("stop", "it was done") if row.get("done") is True else ("", "")
-        return ev.Reported(at, trial.n, trial.attempt, worker, dt, encodable(metrics), verdict, why)
+        return ev.Reported(at, trial.n, trial.attempt, worker, dt, metrics, verdict, why)
 
     def _worker(self, row: dict[str, Any]) -> int:
         """The number of the worker that reported a row; a new one if the journal does not know it."""
@@ -387,6 +377,30 @@ def _last_row(known: Trial) -> dict[str, Any]:
         "timestamp": int(known.last_at),
         "trial_id": known.id,
     }
+
+
+def as_reported(trial: Trial, row: dict[str, Any], at: float) -> tuple[float, dict[str, Any]]:
+    """The seconds and the metrics of the report that a row of a result file was made from.
+
+    A fold adds times, iteration and timestamp to each report, so they are left out where it would add the same. The
+    total decides about the seconds, because a fold sums them: where the row's step disagrees, that is kept as a metric.
+
+    Args:
+        trial: As it was before the report.
+        row: The row.
+        at: The time that the event will have.
+    """
+    metrics = {str(key): value for key, value in row.items() if key not in OURS}
+    step, total = metrics.pop("time_this_iter_s", None), row.get("time_total_s")
+    dt = float(step) if is_number(step) else 0.0
+    if is_number(total) and abs(trial.time_total + dt - total) > _CLOSE * max(1.0, abs(total)):
+        metrics["time_this_iter_s"] = dt
+        dt = float(total) - trial.time_total
+    if metrics.get("timestamp") == int(at):
+        del metrics["timestamp"]
+    if metrics.get("training_iteration") == trial.iteration + 1:
+        del metrics["training_iteration"]
+    return dt, encodable(metrics)
 
 
 def encodable(metrics: dict[str, Any]) -> dict[str, Any]:

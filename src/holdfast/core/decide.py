@@ -17,7 +17,7 @@ from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.answers import answer, answer_crowded, answer_owed, interrupt
 from holdfast.core.changed_settings import STOPPED
-from holdfast.core.ending import drop_obsolete, terminate, terminate_waiting
+from holdfast.core.ending import RETURNED, drop_obsolete, terminate, terminate_waiting
 from holdfast.core.metric_advice import metric_missing
 from holdfast.core.plan import schedule
 from holdfast.core.policies import Verdict
@@ -103,7 +103,7 @@ def _judge(turn: Turn, trial: Trial, o: ob.Report) -> tuple[str, str]:
         return made[0]
 
     if state.stopping:
-        return Verdict.STOP, "returned" if o.final else state.stopping
+        return Verdict.STOP, RETURNED if o.final else state.stopping
     if trial.user_stop:
         return Verdict.STOP, STOPPED_BY_USER
     why = policies.stop.why_stop(trial, result)
@@ -147,7 +147,7 @@ def _is_news(trial: Trial, o: ob.Saved, sealed: ob.SealedStage) -> bool:
 def _returned(turn: Turn, o: ob.Returned) -> None:
     trial = _current(turn, o)
     if trial is not None:
-        why = trial.why if trial.verdict == Verdict.STOP else "returned"
+        why = trial.why if trial.verdict == Verdict.STOP else RETURNED
         terminate(turn, trial, why, _unreported_worker(trial, o))
 
 

@@ -7,6 +7,9 @@ from holdfast.core import events as ev
 from holdfast.core.state import Trial
 from holdfast.core.turn import Turn
 
+RETURNED = "returned"
+"""The reason of a trial that came to its own end."""
+
 
 def drop_obsolete(turn: Turn, trial: Trial, why: str = "") -> None:
     """Drop what the rule does not keep of the trial, and of the one that it has ceased to depend on."""

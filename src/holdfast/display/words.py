@@ -15,6 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 from typing import Any
 
+from holdfast.core.ending import RETURNED
 from holdfast.core.events import Cause
 from holdfast.core.state import State, Status, Stored, Trial
 from holdfast.display.clipping import advice_line, whole_sentences
@@ -220,7 +221,7 @@ def _leaves(node: Any, prefix: str = "") -> Iterator[str]:
 
 def ended_words(reason: str) -> str:
     """Why a trial ended, in the fewest words."""
-    if reason == "returned":
+    if reason == RETURNED:
         return "finished"
     who, colon, why = reason.partition(": ")
     who = _SHORT.get(who, who.removesuffix("Scheduler"))

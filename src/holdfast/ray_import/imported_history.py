@@ -22,7 +22,7 @@ from holdfast.checkpoints.names import MANIFEST, index_of
 from holdfast.checkpoints.stage import Stage
 from holdfast.checkpoints.tree import remove_tree
 from holdfast.controller.imported import MARK, NO_SPACE
-from holdfast.controller.rebuild import encodable
+from holdfast.controller.rebuild import as_reported
 from holdfast.controller.report_facts import report_facts
 from holdfast.core import events as ev
 from holdfast.core.observations import SealedStage
@@ -36,11 +36,9 @@ from holdfast.ray_import.facts import FINAL, KnownCheckpoint, RayExperiment, Ray
 from holdfast.ray_import.reading import describe
 from holdfast.storage.untrusted import copy_regular, odd_entries
 from holdfast.trainable.class_checkpoint import COUNTERS_FILE, Counters
-from holdfast.views.results import OURS, is_number
 from holdfast.views.trials import ExperimentInfo, trial_dirname
 
 IMPORTED = "imported from Ray Tune"
-_CLOSE = 1e-6
 
 
 class ImportCounts(msgspec.Struct):
@@ -178,20 +176,11 @@ class ImportedHistory:
         self, trial: Trial, events: list[ev.AnyEvent], row: dict[str, Any], source: RayTrial, *, last: bool
     ) -> ev.Reported:
         at = self._time(events, row)
-        metrics = {str(key): value for key, value in row.items() if key not in OURS}
-        step, total = metrics.pop("time_this_iter_s", None), row.get("time_total_s")
-        dt = float(step) if is_number(step) else 0.0
-        if is_number(total) and abs(trial.time_total + dt - total) > _CLOSE * max(1.0, abs(total)):
-            metrics["time_this_iter_s"] = dt
-            dt = float(total) - trial.time_total
-        if metrics.get("timestamp") == int(at):
-            del metrics["timestamp"]
-        if metrics.get("training_iteration") == trial.iteration + 1:
-            del metrics["training_iteration"]
+        dt, metrics = as_reported(trial, row, at)
         self._surviving.setdefault(trial.n, []).append(iteration_of(row))
         done = last and row.get("done") is True and source.status == "TERMINATED"
         verdict, why = ("stop", "done") if done else ("", "")
-        return ev.Reported(at, trial.n, trial.attempt, self._worker(row), dt, encodable(metrics), verdict, why)
+        return ev.Reported(at, trial.n, trial.attempt, self._worker(row), dt, metrics, verdict, why)
 
     def _worker(self, row: dict[str, Any]) -> int:
         pid = row.get("pid")

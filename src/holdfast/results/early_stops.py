@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from holdfast.core.ending import RETURNED
 from holdfast.core.state import State, Status, Trial
 
-_NOT_EARLY = ("returned", "done", "stop criterion", "time budget")
+_NOT_EARLY = (RETURNED, "done", "stop criterion", "time budget")
 _FULL_BUDGET = ("reached max_t", "used up its budget", "has come to")
 
 

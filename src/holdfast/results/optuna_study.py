@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import contextlib
 import math
-import os
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from pathlib import Path
@@ -18,10 +17,11 @@ from typing import Any
 
 from holdfast.core.retention import lookup
 from holdfast.core.state import Status, Trial
-from holdfast.errors import InvalidInputError, StorageError
+from holdfast.errors import InvalidInputError
 from holdfast.results.best import check_mode, default_metric
 from holdfast.results.early_stops import was_stopped_early
 from holdfast.results.history import History
+from holdfast.results.output_file import written_whole
 from holdfast.search.optuna_space import load_optuna, multiple_of
 from holdfast.space.exact import shown
 
@@ -76,21 +76,17 @@ def write_study(history: History, out: Path, metric: str | None = None, mode: st
         raise InvalidInputError(
             "An Optuna study needs optuna, which is not installed. Type: pip install 'holdfast[optuna]'"
         ) from None
-    temporary = out.with_name(f".{out.name}.{os.getpid()}.tmp")
     level = optuna.logging.get_verbosity()
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    try:
-        temporary.touch()
-        backend = optuna.storages.journal.JournalFileBackend(str(temporary))
-        make_study(history, metric, mode, storage=optuna.storages.JournalStorage(backend))
-        os.replace(temporary, out)
-    except OSError as error:
-        raise StorageError(f"{out} cannot be written: {error.strerror or error}.") from error
-    finally:
-        optuna.logging.set_verbosity(level)
-        for left in (temporary, temporary.with_name(temporary.name + ".lock")):
-            with contextlib.suppress(OSError):
-                left.unlink(missing_ok=True)
+    with written_whole(out) as file:
+        try:
+            file.touch()
+            backend = optuna.storages.journal.JournalFileBackend(str(file))
+            make_study(history, metric, mode, storage=optuna.storages.JournalStorage(backend))
+        finally:
+            optuna.logging.set_verbosity(level)
+            with contextlib.suppress(OSError):  # Optuna's lock, if it was interrupted
+                file.with_name(file.name + ".lock").unlink(missing_ok=True)
     return len(history.state.trials)
 
 

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from holdfast.core import events as ev
+from holdfast.core.ending import RETURNED
 from holdfast.core.retention import lookup
 from holdfast.core.state import State, Trial
 from holdfast.core.transitions import check_known
@@ -36,7 +37,7 @@ _CUTS = {
 }
 
 _ENDS = {
-    "returned": "It finished: the training function returned",
+    RETURNED: "It finished: the training function returned",
     "done": 'It finished: it reported "done"',
     "not resumed": "The user ended it with resume_unfinished=False",
     STOPPED_BY_USER: "It ended, because the user had stopped it",

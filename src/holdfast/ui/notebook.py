@@ -14,10 +14,9 @@ from holdfast.errors import NotRunError, TuneError
 from holdfast.messages.visible import visible
 from holdfast.results.follow import Follower
 from holdfast.results.history import History, open_history
-from holdfast.ui.report import make_report
+from holdfast.ui.report import MAX_BYTES, make_report
 from holdfast.ui.source import Source
 
-MAX_BYTES = 20_000_000
 MAX_CELL_BYTES = 2_000_000
 """What a cell that ends with results may add to the file of its notebook."""
 MAX_CELL_TRIALS = 1000

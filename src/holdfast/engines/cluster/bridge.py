@@ -191,7 +191,7 @@ class Bridge:
 
     def _slot_ended(self, worker: int, error: BaseException | None) -> None:
         if error is None:
-            self._say(say.SlotEnded(worker, "returned", ""))
+            self._say(say.SlotEnded(worker, say.SLOT_RETURNED, ""))
         else:
             self._say(say.SlotEnded(worker, type(error).__name__, _shortened(str(error))))
 

@@ -81,8 +81,12 @@ class NodesSeen(msgspec.Struct, array_like=True, tag="nodes", frozen=True):
     nodes: list[ClusterNode]
 
 
+SLOT_RETURNED = "returned"
+"""What the cluster says of a worker that has left by itself."""
+
+
 class SlotEnded(msgspec.Struct, array_like=True, tag="slot", frozen=True):
-    """The cluster says that a worker has ended: ``kind`` is "returned" or the name of the cluster's error.
+    """The cluster says that a worker has ended: ``kind`` is `SLOT_RETURNED` or the name of the cluster's error.
 
     ``refused``: it was never begun, and the same request will always be refused.
     """

@@ -27,7 +27,7 @@ from holdfast.engines.cluster.courier import FILES, Courier
 from holdfast.engines.cluster.door import Door
 from holdfast.engines.cluster.placement import Node, Starting
 from holdfast.engines.cluster.received_output import ReceivedOutput
-from holdfast.engines.cluster.remote_worker import RETURNED, RemoteWorker, Request, cause_of_end
+from holdfast.engines.cluster.remote_worker import RemoteWorker, Request, cause_of_end
 from holdfast.engines.link import SocketLink
 from holdfast.engines.worker_handle import WorkerHandle
 from holdfast.engines.worker_links import READ, WRITE, PoolListener, WorkerLinks
@@ -398,7 +398,7 @@ class ClusterPool(WorkerLinks):
             worker.verdict = word
             if worker.status is not None:
                 self.arm(worker, AGENT_S, self._conclude)
-            elif word.kind == RETURNED:
+            elif word.kind == ray.SLOT_RETURNED:
                 self._kill(worker)  # it has left, by itself or because its connection had ended; its process is idle
             return
         start = self._starting.pop(word.worker, None)

@@ -20,9 +20,6 @@ from holdfast.engines.worker_handle import AttemptEnd, WorkerHandle
 from holdfast.engines.worker_links import SILENT
 from holdfast.trainable.worker_messages import Run, Setup
 
-RETURNED = "returned"
-"""What the cluster says of a worker that has left by itself."""
-
 
 class Request(msgspec.Struct, frozen=True):
     """What a worker occupies."""
@@ -102,7 +99,7 @@ def cause_of_end(worker: RemoteWorker) -> tuple[str, str]:
     """Why a worker has ended, from what its node, the cluster and its connection tell."""
     status, verdict = worker.status, worker.verdict
     said = "" if verdict is None else f"{verdict.kind} {verdict.text}"
-    left = verdict is not None and verdict.kind == RETURNED
+    left = verdict is not None and verdict.kind == ray.SLOT_RETURNED
     if not worker.halted and (left or (status is not None and status.status == LEASE_OVER << 8)):
         return Cause.NODE_LOST, f"the worker on {worker.host} lost its connection to the driver"
     if status is not None and status.status == CLOSED << 8:
