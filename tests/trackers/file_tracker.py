@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from holdfast.integration.trackers.callback import TrackerCallback
-from holdfast.integration.trackers.runs import Logged, Row, RunFacts, Target
+from holdfast.integration.trackers.runs import Logged, Row, RunFacts, TrackerTarget
 from holdfast.views.trials import ExperimentInfo
 
 
@@ -27,8 +27,8 @@ class FileTrackerCallback(TrackerCallback):
     def check(self) -> None:
         pass
 
-    def target(self, info: ExperimentInfo) -> Target:
-        return Target(self.label, __name__, "FileTracker", {"directory": self.directory})
+    def target(self, info: ExperimentInfo) -> TrackerTarget:
+        return TrackerTarget(self.label, __name__, "FileTracker", {"directory": self.directory})
 
     def command_arguments(self) -> dict[str, Any]:
         return {"directory": self.directory}

@@ -23,7 +23,7 @@ from holdfast.integration.trackers.runs import (
     Logged,
     Row,
     RunFacts,
-    Target,
+    TrackerTarget,
     check_text,
     numbers,
     require_library,
@@ -93,11 +93,11 @@ class AimLoggerCallback(TrackerCallback):
                 )
         require_library("aim", "aim", "aim")
 
-    def target(self, info: ExperimentInfo) -> Target:
+    def target(self, info: ExperimentInfo) -> TrackerTarget:
         repo = os.fspath(self.repo) if self.repo is not None else None
         if repo is None:
             repo = os.getcwd() if info.url else str(info.root)
-        return Target(
+        return TrackerTarget(
             self.label,
             __name__,
             "AimTracker",

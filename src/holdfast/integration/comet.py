@@ -23,7 +23,7 @@ from holdfast.integration.trackers.runs import (
     Logged,
     Row,
     RunFacts,
-    Target,
+    TrackerTarget,
     check_text,
     numbers,
     require_library,
@@ -110,8 +110,8 @@ class CometLoggerCallback(TrackerCallback):
                 "To log without a server: online=False."
             )
 
-    def target(self, info: ExperimentInfo) -> Target:
-        return Target(
+    def target(self, info: ExperimentInfo) -> TrackerTarget:
+        return TrackerTarget(
             self.label,
             __name__,
             "CometTracker",

@@ -26,7 +26,7 @@ from holdfast.integration.trackers.runs import (
     Logged,
     Row,
     RunFacts,
-    Target,
+    TrackerTarget,
     check_text,
     numbers,
     require_library,
@@ -119,8 +119,8 @@ class MLflowLoggerCallback(TrackerCallback):
             _refuse_password(name, argument, getattr(self, argument))
         require_library("mlflow", "mlflow", "mlflow")
 
-    def target(self, info: ExperimentInfo) -> Target:
-        return Target(
+    def target(self, info: ExperimentInfo) -> TrackerTarget:
+        return TrackerTarget(
             self.label,
             __name__,
             "MLflowTracker",

@@ -30,7 +30,7 @@ from holdfast.integration.trackers.runs import (
     Logged,
     Row,
     RunFacts,
-    Target,
+    TrackerTarget,
     check_text,
     is_number,
     read_key_file,
@@ -125,11 +125,11 @@ class WandbLoggerCallback(TrackerCallback):
         if mode not in OFFLINE | {"disabled"}:
             check_key(name, self.api_key, self.api_key_file)
 
-    def target(self, info: ExperimentInfo) -> Target:
+    def target(self, info: ExperimentInfo) -> TrackerTarget:
         key = self.api_key
         if self.api_key_file:
             key = read_key_file(type(self).__name__, self.api_key_file)
-        return Target(
+        return TrackerTarget(
             self.label,
             __name__,
             "WandbTracker",

@@ -14,7 +14,7 @@ from holdfast.callbacks.journal_follower import JournalFollower
 from holdfast.display.words import plural
 from holdfast.errors import InvalidInputError
 from holdfast.integration.trackers.process import TrackerProcess
-from holdfast.integration.trackers.runs import Target
+from holdfast.integration.trackers.runs import TrackerTarget
 from holdfast.views.trials import ExperimentInfo, shown_root
 
 WAIT_S = 60.0
@@ -59,7 +59,7 @@ class TrackerCallback(JournalFollower):
         """Refuse, before anything starts, what cannot work."""
         raise NotImplementedError
 
-    def target(self, info: ExperimentInfo) -> Target:
+    def target(self, info: ExperimentInfo) -> TrackerTarget:
         """The tracker for an experiment."""
         raise NotImplementedError
 

@@ -26,8 +26,8 @@ from holdfast.integration.trackers.runs import (
     Logged,
     Row,
     RunFacts,
-    Target,
     Tracker,
+    TrackerTarget,
     plain_config,
     run_id,
     step_of,
@@ -230,7 +230,7 @@ def _status(trial: Trial) -> str:
 
 
 @contextlib.contextmanager
-def sole_exporter(uid: str, target: Target) -> Iterator[None]:
+def sole_exporter(uid: str, target: TrackerTarget) -> Iterator[None]:
     """Be the only one on this machine who logs an experiment to a tracker.
 
     Raises:

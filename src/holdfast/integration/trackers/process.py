@@ -27,7 +27,7 @@ from holdfast.controller.spec import read_spec
 from holdfast.errors import FencedError, OwnershipError
 from holdfast.integration.trackers.exporter import Behind, Exporter, sole_exporter
 from holdfast.integration.trackers.projection import Projection
-from holdfast.integration.trackers.runs import Target
+from holdfast.integration.trackers.runs import TrackerTarget
 from holdfast.storage.layout import Root
 from holdfast.views.trials import ExperimentInfo
 
@@ -54,15 +54,15 @@ _CODE = "import sys; sys.path[:] = sys.argv[1:]; from holdfast.integration.track
 
 
 @dataclass
-class Job:
+class TrackerJob:
     """What the process has to do."""
 
-    target: Target
+    target: TrackerTarget
     info: ExperimentInfo
 
 
 @dataclass
-class Progress:
+class TrackerProgress:
     """What the process has said last."""
 
     runs: int = 0
@@ -85,10 +85,10 @@ class TrackerProcess:
         warn: Told once when the tracker cannot be reached; from any thread.
     """
 
-    def __init__(self, target: Target, info: ExperimentInfo, warn: Callable[[str], None]) -> None:
+    def __init__(self, target: TrackerTarget, info: ExperimentInfo, warn: Callable[[str], None]) -> None:
         # Objects and file systems of the user are of no use there, and may not pickle.
         url = info.url if info.filesystem is None else ""
-        self._job = Job(target, replace(info, objects=None, load_rows=None, stop=None, filesystem=None, url=url))
+        self._job = TrackerJob(target, replace(info, objects=None, load_rows=None, stop=None, filesystem=None, url=url))
         self._warn = warn
         self._warned = False
         self._lock = threading.Condition()
@@ -97,7 +97,7 @@ class TrackerProcess:
         self._ended = False
         self._starts = 0
         self._process: subprocess.Popen[bytes] | None = None
-        self.progress = Progress()
+        self.progress = TrackerProgress()
         self._thread = threading.Thread(target=self._run, name=f"holdfast-{target.label}", daemon=True)
         self._thread.start()
 
@@ -251,9 +251,9 @@ class _Driver:
         self._messages = os.fdopen(fd, "w", encoding="utf-8")
         self._parent = os.getppid()
 
-    def job(self) -> Job:
+    def job(self) -> TrackerJob:
         size = int(self._stdin.readline())
-        job: Job = cloudpickle.loads(self._stdin.read(size))
+        job: TrackerJob = cloudpickle.loads(self._stdin.read(size))
         threading.Thread(target=self._listen, daemon=True).start()
         return job
 
@@ -289,7 +289,7 @@ def main() -> None:
     os._exit(0)  # threads of a library may still want something; everything was logged
 
 
-def _work(job: Job, driver: _Driver) -> None:
+def _work(job: TrackerJob, driver: _Driver) -> None:
     spec = read_spec(Root(job.info.root))
     with _wait_for_lock(spec.uid, job.target):
         tracker = job.target.make()
@@ -304,7 +304,7 @@ def _work(job: Job, driver: _Driver) -> None:
 
 
 @contextlib.contextmanager
-def _wait_for_lock(uid: str, target: Target) -> Any:
+def _wait_for_lock(uid: str, target: TrackerTarget) -> Any:
     """The process of a driver that was killed just now may still be ending."""
     deadline = time.monotonic() + LOCK_S
     with contextlib.ExitStack() as stack:

@@ -91,7 +91,7 @@ class RunFacts:
 
 
 @dataclass
-class Target:
+class TrackerTarget:
     """A tracker to be made, perhaps in another process."""
 
     label: str
