@@ -24,6 +24,7 @@ from typing import IO, Any
 import cloudpickle
 
 from holdfast.controller.spec import read_spec
+from holdfast.core.backoff import Backoff
 from holdfast.errors import FencedError, OwnershipError
 from holdfast.integration.trackers.exporter import Behind, Exporter, sole_exporter
 from holdfast.integration.trackers.projection import Projection
@@ -36,8 +37,15 @@ logger = logging.getLogger("holdfast")
 LOOK_S = 1.0
 """How often the journal is looked at."""
 
-FIRST_RETRY_S = 2.0
-LAST_RETRY_S = 60.0
+RETRY = Backoff(first_s=4.0, longest_s=60.0)
+"""Until the tracker is tried again that did not take everything."""
+
+FINISHING_RETRY_S = 2.0
+"""The same once the driver has ended its work and waits: it gives up after a time of the user's choice."""
+
+RESTART_S = 2.0
+"""Until the process is started again, times how often it was started."""
+
 MAX_STARTS = 5
 """How often the process is started before it is given up: what kills it each time will not change."""
 
@@ -154,7 +162,7 @@ class TrackerProcess:
             if not self.progress.trouble or code != 1:
                 self._take({"trouble": f"its process ended with code {code}"})
             with self._lock:
-                self._lock.wait_for(lambda: self._ended, 0.2 if self._finishing else FIRST_RETRY_S * self._starts)
+                self._lock.wait_for(lambda: self._ended, 0.2 if self._finishing else RESTART_S * self._starts)
         with self._lock:
             self._ended = True
             self._lock.notify_all()
@@ -335,7 +343,7 @@ class _Speaker:
 
 
 def _follow(exporter: Exporter, driver: _Driver) -> None:
-    epoch, retry_s = 0, FIRST_RETRY_S
+    epoch = failures = 0
     while True:
         finishing = driver.finish.is_set()  # before the journal is read: it was complete by then
         whole = exporter.advance(closing=finishing)
@@ -346,12 +354,11 @@ def _follow(exporter: Exporter, driver: _Driver) -> None:
         driver.say(runs=behind.runs, rows=behind.rows, trouble=exporter.trouble, looked=True)
         if finishing and whole:
             return
-        retry_s = FIRST_RETRY_S if whole else min(retry_s * 2, LAST_RETRY_S)
-        wait_s = LOOK_S if whole else retry_s
+        failures = 0 if whole else failures + 1
         if finishing:
-            time.sleep(min(wait_s, FIRST_RETRY_S))
+            time.sleep(FINISHING_RETRY_S)
         else:
-            driver.finish.wait(wait_s)
+            driver.finish.wait(RETRY.delay_s(failures) if failures else LOOK_S)
 
 
 def _has_news(fd: int) -> bool:
