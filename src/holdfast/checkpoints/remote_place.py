@@ -109,6 +109,9 @@ class RemotePlace:
             if verify and names.index_of(self.key) is not None:
                 _log.warning("%s/%s has no manifest: damage cannot be detected.", self.store.url, self.key)
             self._fetch_unverified(directory)
+        # Not one of the manifest's files: users set it after the commit, when the manifest cannot change any more,
+        # because the journal has its digest. If that covered it, each `set_metadata` would make the checkpoint count as
+        # damaged. The metadata has a checksum of its own.
         with contextlib.suppress(ObjectMissingError):
             (directory / names.METADATA).write_bytes(self.store.get(f"{self.key}/{names.METADATA}"))
 

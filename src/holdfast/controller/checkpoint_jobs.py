@@ -23,7 +23,11 @@ from holdfast.core.state import State
 
 MAX_RETRY_S = 15.0
 RETRY = Backoff(first_s=0.5, longest_s=MAX_RETRY_S)
-DELETE_TRIES = 5  # then the intent stays in the journal and the next driver tries again
+DELETE_TRIES = 5
+"""Then the intent stays in the journal and the next driver tries again. What cannot be deleted costs space alone, and a
+run waits for its deletions: without a limit it would not return. Commits and verifications have no limit. Giving up a
+commit would lose training that a report has promised to keep; giving up a verification would send a trial back to an
+older checkpoint, although the newer one is good."""
 
 
 class Workers(Protocol):
@@ -76,6 +80,8 @@ class CheckpointJobEdge:
         self._tries: dict[tuple[type, int, int], int] = {}
         self._later: list[tuple[float, int, Any]] = []
         self._order = 0
+        # Staged under another driver, perhaps before a loss of power: a file may have its size and no content, so these
+        # are read again before they are committed.
         self._inherited = frozenset(state.staged)
 
     def prepare(self, command: cmd.Commit | cmd.Delete) -> None:

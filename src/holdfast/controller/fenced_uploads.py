@@ -17,7 +17,10 @@ from holdfast.errors import StorageError
 from holdfast.storage.store import ABSENT, Replacing, Sending, Store
 
 ROUNDS = 4
-"""A lost answer costs one, a driver's first upload of a file that is there already another one."""
+"""A driver's first upload of a file that is there already costs one, because it does not know the version. An answer
+that is lost costs another, because then the version is that of its own upload. So three are enough, and one is spare.
+Whoever needs more has met a writer that does not claim the experiment, such as a tool of the user's: without a limit
+the two would replace each other's files for ever, and `fit()` would not return."""
 
 REMEMBERED = 16_384
 """Versions in memory; others are found out again."""

@@ -91,6 +91,8 @@ class Merger:
                 before = part
         crashpoint("merge.before_put")
         self._store.send([Sending(path, span.key)])
+        # The hash that `send` returns is of what left this machine. From now on readers prefer the merged object, and
+        # soon it is the only copy: one that the store has damaged must be found while every part is still there.
         back = self._store.fetch([Fetching(span.key, path)])
         if back[0] != hasher.hexdigest():
             raise parts.damaged(span.key, "is not what was just written there")
@@ -109,6 +111,10 @@ class Merger:
             if part.header.claims:
                 claims.add(number)
         crashpoint("merge.before_delete")
+        # Claims stay for ever, though the merged object has them too. A driver that was taken over continues with
+        # the number behind its last part, and that is its successor's claim. If the number were free, its records would
+        # count as durable, and no reader would ever see them. Claiming survives a free number because it lists the
+        # parts once more; a driver that ships one part a second cannot do that for each.
         self._store.delete([parts.part_key(number) for number in sorted(surplus - claims)])
         self._claims |= claims
 

@@ -23,6 +23,10 @@ _CHUNK = 1024 * 1024
 class RemoteTree:
     """The files below ``.holdfast/journal`` and ``.holdfast/epochs`` that the store's plain files and parts make.
 
+    Parts are applied to copies. Whether the mirror is behind the store, ahead of it or of another history is known only
+    when the last part has been read, and any of them may be damaged or missing. A mirror that had been written to by
+    then would be a mixture of two histories, and records that only it has would be lost instead of set aside.
+
     Attributes:
         path: The directory. Files that no part has touched come from the mirror, in `complete`.
     """
@@ -70,7 +74,7 @@ class RemoteTree:
             self._touched.add(file)
             os.makedirs(os.path.dirname(path), exist_ok=True)
             known = self._known.files.get(file)
-            if known is not None:
+            if known is not None:  # not a link, through which `apply` would write into the mirror
                 _copy_start(os.path.join(self._root, file), path, known.size)
         return path
 
@@ -180,15 +184,23 @@ def _is_start(path: str, longer: str, size: int) -> bool:
 
 
 def keep_own_files(mine: str, new: str) -> None:
-    """Keep what only the mirror has: logs, snapshots."""
+    """Keep what only the mirror has: logs, snapshots.
+
+    For a mirror that is behind the store. Any other has records that would be lost with the old directory.
+    """
     for folder, _, names in os.walk(mine):
         inside = os.path.relpath(folder, mine)
+        # Of these the new directory has all that counts. The mirror may have the same records in segments of other
+        # names, which would break the chain of the store's. And an epoch file that the store does not have is of a
+        # driver whose claim never arrived there: the next claim would ship it, as if that driver had been at work.
         if inside.split(os.sep)[0] in ("journal", "epochs"):
             continue
         for name in names:
             target = os.path.join(new, inside, name)
             if not os.path.lexists(target) and (inside, name) != (".", os.path.basename(NOTE)):
                 os.makedirs(os.path.dirname(target), exist_ok=True)
+                # A link first: logs may need more space than is left. Nobody writes through the other name, because
+                # the old directory is removed as soon as the new one has its place. Not every file system has links.
                 try:
                     os.link(os.path.join(folder, name), target)
                 except OSError:

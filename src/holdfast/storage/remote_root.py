@@ -82,15 +82,18 @@ class Remote:
             StorageError: It refuses or does not answer.
         """
         if not unfenced:
-            probe(self.store)
+            probe(self.store)  # before anything is uploaded: a store that is refused has no experiment in it
         if self.exists():
             return False
+        # Objects first: once the spec is there, any machine may restore the experiment, and would find no trainable.
+        # Objects without a spec are an attempt, which the next one overwrites. `exists` only saves the upload: who was
+        # first is decided by the store, when the spec is created.
         self.send_objects(root)
         return create_once(self.store, SPEC, root.spec_file.read_bytes()) is None
 
     def replace_unstarted(self, root: Root) -> None:
         """Let this experiment take the place of one that was made here and never run."""
-        self.send_objects(root)
+        self.send_objects(root)  # before the spec, as in `publish`
         self.store.put(SPEC, root.spec_file.read_bytes())
 
     def send_objects(self, root: Root) -> None:

@@ -113,6 +113,9 @@ class Transfers:
 
     def __init__(self, files_at_once: int, bytes_in_flight: int, part_bytes: int) -> None:
         self.budget = ByteBudget(bytes_in_flight, part_bytes)
+        # Two pools, because the thread of a file waits for the file's parts. In one pool large files could take every
+        # thread, and none would be left for the parts that all of them wait for. Twice as many for parts: so many of
+        # the default size fit into the default budget, which is what limits them.
         self._files = ThreadPoolExecutor(files_at_once, thread_name_prefix="file")
         self._parts = ThreadPoolExecutor(files_at_once * 2, thread_name_prefix="part")
 
@@ -126,6 +129,9 @@ class Transfers:
         try:
             return [_result(future, watch) for future in moves]
         except BaseException:
+            # Only what has not begun: a thread cannot be interrupted, and waiting for it would hold up the error (a
+            # full disk, a refusal) for as long as the slowest upload takes. What still runs does no harm: a download
+            # has a temporary name of its own, and if an upload is tried again meanwhile, both write the same bytes.
             for future in moves:
                 future.cancel()
             raise

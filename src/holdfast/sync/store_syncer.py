@@ -71,6 +71,9 @@ class StoreSyncer(BackgroundSyncer):
         for batch in self._batches(changed):
             store.send([Sending(os.path.join(directory, rel), rel) for rel in batch])
         if changed:
+            # What is remembered is not sent again while the local file stays as it is. So an object that another
+            # process has removed or replaced meanwhile would stay wrong, and each later copy would claim success. The
+            # same comparison finds a file that changed while it was sent: this copy is not what was asked for.
             stored = {one.key: one for one in store.list("")}
             for rel in changed:
                 if rel not in stored or stored[rel].size != found[rel][1]:
