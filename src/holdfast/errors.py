@@ -233,7 +233,13 @@ class RequestRefusedError(TuneError):
 
 
 class StorageError(TuneError, OSError):
-    """The experiment's storage did not do what was asked; trying again later may work."""
+    """The experiment's storage did not do what was asked; trying again later may work.
+
+    Attributes:
+        reason: The message without the place of the experiment, if it may become part of the history; else "".
+    """
+
+    reason: str = ""
 
     def _text(self) -> str:
         return str(self.args[-1]) if self.args else ""
@@ -367,7 +373,13 @@ class TrialError(TuneError):
 
 
 class InternalError(TuneError):
-    """A bug in holdfast. The journal is intact: restore the experiment and report the story printed here."""
+    """A bug in holdfast. The journal is intact: restore the experiment and report the story printed here.
+
+    Attributes:
+        reason: The message without the place of the experiment, if it may become part of the history; else "".
+    """
+
+    reason: str = ""
 
 
 class IllegalTransitionError(InternalError):

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from checkpoint_trial import Trial
+from world import World
 
 from holdfast.checkpoints import delete as delete_module
 from holdfast.checkpoints import jobs as jobs_module
@@ -23,7 +24,9 @@ from holdfast.checkpoints.jobs import (
     Outcome,
     VerifyJob,
 )
+from holdfast.core.events import Noted
 from holdfast.core.observations import CommitEnded, DeleteEnded, VerifyEnded
+from holdfast.core.retention import Retention
 from holdfast.errors import InternalError, StorageError, StorageFullError
 
 
@@ -217,6 +220,46 @@ def test_what_a_failed_deletion_says_names_no_place(trial: Trial, monkeypatch: p
     assert failed.message.startswith(
         "deleting checkpoint_000000 failed (checkpoint_000000/note.txt): Permission denied"
     )
+
+
+def noted(why: str) -> str:
+    """What the history says of a checkpoint that could not be deleted for this reason."""
+    world = World(retention=Retention(num_to_keep=1))
+    for name in ("a", "b"):
+        world.save(name=name)
+    (event,) = world.tell(DeleteEnded(0, 0, ok=False, message=why)).events
+    assert isinstance(event, Noted)
+    return event.text
+
+
+@pytest.mark.parametrize("place", ["", "/note.txt", "/.."])
+def test_the_event_of_a_failed_deletion_holds_no_absolute_path(
+    trial: Trial, place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever file the system names: the checkpoint, one of its files, or the trial's directory."""
+    saved = trial.saved(0)
+    file = os.path.normpath(f"{saved}{place}")
+
+    def refuse(path: str, *, within: int | None = None) -> int:
+        raise OSError(errno.EIO, os.strerror(errno.EIO), file)
+
+    def keep(directory: int, path: str, name: str) -> None:
+        raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY))
+
+    def link(path: str, *, within: int | None = None) -> int:
+        raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), path)
+
+    for name, failure in (("open_directory", refuse), ("_delete", keep), ("open_directory", link)):
+        with monkeypatch.context() as patch:
+            patch.setattr(delete_module, name, failure)
+            if name == "_delete":
+                patch.setattr(delete_module, "_is_held_open", lambda trash: True)
+            (failed,) = run(CheckpointJobThreads(lambda: None), DeleteJob(0, 0, str(saved)))
+        assert isinstance(failed, JobFailed)
+        text = noted(failed.message)
+        assert text.startswith("checkpoint_000000 could not be deleted: ")
+        assert text.count("checkpoint_000000") > 1
+        assert str(trial.dir.parent) not in text
 
 
 def test_closed_threads_take_no_jobs() -> None:

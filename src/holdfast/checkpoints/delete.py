@@ -2,6 +2,9 @@
 
 Owns the order of a deletion: first the manifest, so that no reader can see a partial checkpoint, then the name, then
 the files. Refuses every directory that holdfast did not make (I3). Does not decide which checkpoints are still needed.
+
+Its errors have a ``reason`` beside their message: a deletion that fails for good is journaled, and the history names no
+place where the experiment once was (I11).
 """
 
 from __future__ import annotations
@@ -39,18 +42,15 @@ def delete(directory: str | os.PathLike[str]) -> None:
     except FileNotFoundError:
         return
     except NotADirectoryError:
-        _refuse(path, f"{parent} is {kind_of(parent)}")
+        _refuse(path, f"the trial's directory is {kind_of(parent)}")
     except OSError as error:
-        raise storage_error(error, f"deleting {path}") from error
+        raise _trouble(error, path) from error
     try:
         _delete(place, path, name)
     except OSError as error:
         if _is_held_open(f"{parent}/{_trash_of(name)}"):
-            raise StorageError(
-                f"{path} is deleted, but some process has files of it open, and a network file system "
-                "keeps those for as long. What is left is removed later, or when the experiment is restored."
-            ) from error
-        raise storage_error(error, f"deleting {path}") from error
+            raise _held_open(path) from error
+        raise _trouble(error, path) from error
     finally:
         os.close(place)
 
@@ -113,4 +113,31 @@ def _has(directory: int, name: str) -> bool:
 
 
 def _refuse(path: str, why: str) -> NoReturn:
-    raise InternalError(f"refused to delete {path}: {why}. It was not touched. Remove it by hand if it is not needed.")
+    what = f"{why}. It was not touched. Remove it by hand if it is not needed."
+    error = InternalError(f"refused to delete {path}: {what}")
+    error.reason = f"refused to delete {os.path.basename(path)}: {what}"
+    raise error
+
+
+def _held_open(path: str) -> StorageError:
+    what = (
+        "is deleted, but some process has files of it open, and a network file system keeps those for as long. What is "
+        "left is removed later, or when the experiment is restored."
+    )
+    error = StorageError(f"{path} {what}")
+    error.reason = f"{os.path.basename(path)} {what}"
+    return error
+
+
+def _trouble(error: OSError, path: str) -> StorageError:
+    """What the file system said, once with the path and once without."""
+    parent, name = os.path.split(path)
+    file = os.fsdecode(error.filename) if isinstance(error.filename, str | bytes) else ""
+    inside = os.path.relpath(file, parent) if os.path.isabs(file) else file
+    if inside.split(os.sep)[0] in ("", ".", ".."):
+        placeless = OSError(error.errno, error.strerror)
+    else:
+        placeless = OSError(error.errno, error.strerror, inside)
+    trouble = storage_error(error, f"deleting {path}")
+    trouble.reason = str(storage_error(placeless, f"deleting {name}"))
+    return trouble

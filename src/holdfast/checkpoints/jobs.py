@@ -20,7 +20,7 @@ from holdfast.checkpoints.job_threads import MAX_JOBS_AT_ONCE, JobThreads
 from holdfast.checkpoints.tree import refuse_links
 from holdfast.checkpoints.verified import read_through
 from holdfast.core.observations import CommitEnded, DeleteEnded, VerifyEnded
-from holdfast.errors import CheckpointDamagedError
+from holdfast.errors import CheckpointDamagedError, InternalError, StorageError
 
 
 class CommitJob(msgspec.Struct, frozen=True):
@@ -208,9 +208,7 @@ def delete_local(job: DeleteJob | DiscardJob) -> None:
 def failed(job: Job, error: BaseException) -> Outcome:
     """The outcome of a job that ended with an exception."""
     message = reason_of(error)
-    if isinstance(job, DeleteJob):  # it is journaled too, once it was tried often enough
-        message = message.replace(os.path.dirname(os.path.abspath(job.directory)) + "/", "")
-    elif isinstance(error, CheckpointDamagedError):
+    if isinstance(error, CheckpointDamagedError) and not isinstance(job, DeleteJob):
         if isinstance(job, CommitJob):
             return CommitEnded(job.n, job.index, damaged=True, message=message)
         return VerifyEnded(job.n, job.index, ok=False, damaged=True, message=message)
@@ -220,7 +218,9 @@ def failed(job: Job, error: BaseException) -> Outcome:
 def reason_of(error: BaseException) -> str:
     """What went wrong, for an outcome."""
     # The reason alone: it becomes part of the history, which names no place where the experiment once was (I11).
-    return error.reason if isinstance(error, CheckpointDamagedError) else str(error) or type(error).__name__
+    if isinstance(error, CheckpointDamagedError | InternalError | StorageError) and error.reason:
+        return error.reason
+    return str(error) or type(error).__name__
 
 
 class CheckpointJobThreads(JobThreads[Job, Outcome]):
