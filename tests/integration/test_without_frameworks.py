@@ -42,7 +42,7 @@ except ImportError as error:
 def test_keras_without_its_backend_names_the_setting():
     """Installing Keras again changes nothing: it chooses a backend by a variable, and that one is missing."""
     if find_spec("keras") is None:
-        pytest.skip("Keras is not installed")
+        pytest.skip("Keras is not installed: `make test` installs what the tests need")
     code = """
 import os, sys
 os.environ["KERAS_BACKEND"] = "tensorflow"
