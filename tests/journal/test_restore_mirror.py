@@ -357,6 +357,31 @@ def test_a_missing_part_is_damage_and_is_named(lab: Lab) -> None:
     assert info.value.file == parts.part_key(3)
 
 
+@pytest.mark.parametrize("known_by", ["note", "mark"])
+def test_parts_that_are_there_and_not_listed_yet_are_read(
+    lab: Lab, monkeypatch: pytest.MonkeyPatch, known_by: str
+) -> None:
+    driver = lab.drive("one")
+    driver.write(2)
+    driver.write(2)
+    newest = max(stat.key for stat in lab.store.list(parts.PREFIX))
+    if known_by == "mark":
+        last = parts.parse_key(newest)
+        assert last is not None
+        lab.store.put(parts.mark_key(last.last), b"")
+    now = lab.store.list
+    monkeypatch.setattr(lab.store, "list", lambda prefix: [stat for stat in now(prefix) if stat.key != newest])
+    machine = "two" if known_by == "mark" else "one"
+    with lab.on(machine):
+        assert restore_mirror(lab.store, lab.root(machine)).case == ("absent" if known_by == "mark" else "equal")
+        assert history(lab.root(machine)) == history(driver.root)
+        lab.store.delete([newest])
+        if known_by == "mark":
+            shutil.rmtree(lab.root(machine))
+            with pytest.raises(JournalDamagedError, match="is missing"):
+                restore_mirror(lab.store, lab.root(machine))
+
+
 def test_a_part_of_another_experiment_is_damage_and_is_named(lab: Lab, tmp_path: Path) -> None:
     driver = lab.drive()
     for _ in range(4):

@@ -123,3 +123,19 @@ def look(store: Store, prefix: str) -> RemoteListing:
         elif not stat.key.startswith(_NOT_PLAIN) and stat.key != NOTE and is_inside(stat.key):
             remote.plain.append(stat)
     return remote._replace(marked=marked)
+
+
+def with_unlisted(store: Store, remote: RemoteListing, number: int) -> RemoteListing:
+    """Add the parts up to ``number`` that the store has and does not list.
+
+    Some stores list an object only a while after it can be read. Such a part would be called missing, which is damage.
+    """
+    newest = max((span.last for span in remote.spans), default=0)
+    for unlisted in range(newest + 1, number + 1):
+        stat = store.stat(parts.part_key(unlisted))
+        if stat is None:
+            break
+        span = Span(unlisted, unlisted)
+        remote.spans.append(span)
+        remote.modified[span] = stat.modified
+    return remote

@@ -39,7 +39,7 @@ from holdfast.shipping import parts
 from holdfast.shipping.merging import SCRATCH_PREFIX
 from holdfast.shipping.parts import Part, Span
 from holdfast.shipping.progress_file import VIEW, Shipped, read_note, write_note
-from holdfast.shipping.remote_holder import MAX_TRIES, RemoteListing, judge, look
+from holdfast.shipping.remote_holder import MAX_TRIES, RemoteListing, judge, look, with_unlisted
 from holdfast.shipping.remote_tree import RemoteTree, compare, end_of, keep_own_files, sync_tree
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.layout import PRIVATE, SPEC
@@ -150,6 +150,7 @@ class _MirrorRestore:
         # The note first: a live driver may add parts meanwhile, but what the note says is in the store then.
         note = read_note(self._root)
         remote = look(self._store, PRIVATE + "/")
+        remote = with_unlisted(self._store, remote, max(remote.marked, 0 if note is None else note.number))
         remote = remote._replace(spans=[span for span in remote.spans if span.key not in self._bad])
         tree, newest = self._assemble(remote, note)
         shipped = tree.shipped(newest)
