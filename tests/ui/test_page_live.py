@@ -19,6 +19,24 @@ Open = Callable[..., Opened]
 Drive = Callable[..., "Popen[bytes]"]
 Trained = Callable[[str], Path]
 
+# What is written on a canvas since it was last cleared: names and numbers of the axes.
+WATCH_CANVAS = """() => {
+  const { clearRect, fillText } = CanvasRenderingContext2D.prototype;
+  CanvasRenderingContext2D.prototype.clearRect = function (...given) {
+    this.canvas.written = [];
+    return clearRect.apply(this, given);
+  };
+  CanvasRenderingContext2D.prototype.fillText = function (text, ...given) {
+    (this.canvas.written ??= []).push(text);
+    return fillText.call(this, text, ...given);
+  };
+}"""
+LAST_STEP = """(() => {
+  const written = document.querySelector(".chart canvas")?.written ?? [];
+  const ticks = written.slice(written.indexOf("step") + 1, written.indexOf("loss"));
+  return Math.max(0, ...ticks.map(Number));
+})()"""
+
 pytestmark = pytest.mark.slow
 
 
@@ -62,6 +80,40 @@ def test_reports_arrive_without_loading_everything_again(live: tuple[Opened, Pop
         assert time.monotonic() < deadline, "the trials that changed are not asked for"
         page.page.wait_for_timeout(50)  # lets the browser tell what it asks
     assert _asked(page)[0] == of_all
+
+
+def test_axes_follow_the_data_until_somebody_zooms(live: tuple[Opened, Popen[bytes], Path]) -> None:
+    """New points used to run out of a picture whose axes stayed as they were at first."""
+    page, _, _ = live
+    page.page.add_init_script(f"({WATCH_CANVAS})()")
+    page.page.reload()
+    page.until(f"{REPORTS} > 8")
+    page.page.evaluate("location.hash = '#/charts/curves'")
+    page.until(f"{LAST_STEP} > 0")
+    before = page.page.evaluate(LAST_STEP)
+    page.until(f"{LAST_STEP} > {2 * before}")
+
+    box = page.page.locator(".u-over").bounding_box()
+    assert box is not None
+    x, y = box["x"] + box["width"] / 4, box["y"] + box["height"] / 2
+    page.page.mouse.move(x, y)
+    page.page.mouse.down()
+    page.page.mouse.move(x + box["width"] / 4, y, steps=4)
+    page.page.mouse.up()
+    page.until(f"{LAST_STEP} < {2 * before}")
+    zoomed = page.page.evaluate(LAST_STEP)
+    asked = _curves_asked(page)
+    deadline = time.monotonic() + 60
+    while _curves_asked(page) < asked + 4:
+        assert time.monotonic() < deadline, "the curves that grow are not asked for"
+        page.page.wait_for_timeout(50)  # lets the browser tell what it asks
+    assert page.page.evaluate(LAST_STEP) == zoomed
+    page.page.mouse.dblclick(x, y)
+    page.until(f"{LAST_STEP} > {2 * before}")
+
+
+def _curves_asked(page: Opened) -> int:
+    return sum("/curves?" in url for url in page.asked)
 
 
 def _asked(page: Opened) -> tuple[int, int]:

@@ -169,6 +169,7 @@ function scale(axis: AxisSpec): uPlot.Scale {
   return {
     time: Boolean(axis.time),
     distr: axis.log ? 3 : 1,
+    // After a double click, when all scales are reset; a scale that is not a part of a zoom keeps its limits.
     auto: (_u: uPlot, full: boolean) => full,
     range: (_u: uPlot, low: number | null, high: number | null) => {
       const { min, max } = low === null || high === null ? axis : { min: low, max: high };
@@ -185,6 +186,17 @@ const dataOf = (spec: PlotSpec): uPlot.AlignedData =>
     const { min, max } = spacious(axis.min, axis.max, axis.log);
     return [min, max];
   }) as uPlot.AlignedData;
+
+/** The axes follow the data, unless somebody looks at a part of it. Draws in any case. */
+function showData(u: uPlot, data: uPlot.AlignedData, isZoomed: boolean): void {
+  u.batch(() => {
+    u.setData(data, false);
+    if (isZoomed) return;
+    const [[left, right], [low, high]] = data as [number[], number[]];
+    u.setScale("x", { min: left!, max: right! });
+    u.setScale("y", { min: low!, max: high! });
+  });
+}
 
 interface PlotProps {
   spec: PlotSpec;
@@ -244,9 +256,7 @@ export function Plot({ spec, summary, height = 380 }: PlotProps) {
   }, [shape, colors, width, height]);
   useEffect(() => {
     const made = held.current;
-    if (!made) return;
-    made.u.setData(dataOf(spec), !made.zoomed);
-    if (made.zoomed) made.u.redraw(false);
+    if (made) showData(made.u, dataOf(spec), made.zoomed);
   }, [spec]);
   return (
     <div class="chart" ref={box} role="img" aria-label={summary} style={{ minHeight: `${height}px` }}>
