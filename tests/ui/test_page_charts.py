@@ -218,6 +218,48 @@ def test_ranges_of_parallel_coordinates_by_keyboard(varied: LiveServer, open_pag
     page.see("12 of 12 trials selected", ".chart-note")
 
 
+def test_names_that_every_object_of_javascript_has(serve: Serve, open_page: Open, tmp_path: Path) -> None:
+    """A parameter named toString was taken for the function of that name, and the page stayed empty."""
+    names = ("toString", "constructor", "__proto__", "hasOwnProperty")
+    trials = [
+        Written({name: (n + 1) * 10**k for k, name in enumerate(names)}, [_loss(n, 1) | {"valueOf": n / 7}])
+        for n in range(12)
+    ]
+    page = open_page(serve(write_trials(tmp_path / "named", trials, space={})).address, "#/charts/parallel")
+    page.page.get_by_label("range of").select_option("__proto__")
+    page.page.get_by_label("from").fill("700")
+    page.page.get_by_label("from").press("Enter")
+    page.see("6 of 12 trials selected", ".chart-note")
+    for route in (
+        *(f"charts/slice?x={name}" for name in names),
+        "charts/contour?x=__proto__&y=constructor",
+        "charts/pareto?x=loss&y=valueOf&y_mode=min",
+        "charts/curves?metric=valueOf",
+    ):
+        page.go(f"#/{route}")
+        page.page.wait_for_selector(CANVAS)
+    for route in ("charts/importance", "trials/abcde_00003", "compare?trials=abcde_00000,abcde_00001"):
+        page.go(f"#/{route}")
+        page.see("__proto__", "main")
+    page.go("#/trials?columns=trial_id|toString|config/toString&filter=toString > 6 and trial_id != constructor")
+    page.see("6 of 12 trials", "[role=status]")
+
+
+def test_view_that_fails_leaves_the_others_usable(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/charts/history")
+    page.page.wait_for_selector(CANVAS)
+    page.expected.append("Cannot read properties of null")
+    _replaced(page, "/charts/edf?*", lambda found: found | {"points": [None]})
+    page.page.evaluate("location.hash = '#/charts/edf'")
+    page.see("This view cannot be shown", ".empty h2")
+    page.see("bug in holdfast: Cannot read properties of null", ".empty")
+    page.screenshot("failed-view")
+    page.page.get_by_role("link", name="Trials").click()
+    page.see("abcde_00011", ".vrow")
+    page.page.evaluate("location.hash = '#/charts/curves'")
+    page.page.wait_for_selector(CANVAS)
+
+
 def test_every_chart_has_its_data_as_a_table(varied: LiveServer, open_page: Open) -> None:
     page = open_page(varied.address, "#/")
     page.until("document.querySelectorAll('details.behind').length === 2")

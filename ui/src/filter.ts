@@ -18,7 +18,7 @@ type Token = { kind: "name" | "word" | "number" | "text" | "op" | "end"; text: s
 const OPERATORS = ["==", "!=", "<=", ">=", "<", ">", "(", ")"];
 const WORD = /[A-Za-z_\u0080-\uffff][\w./\-\u0080-\uffff]*/y;
 const NUMBER = /[+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d+)?/y;
-const CONSTANTS: Record<string, Json> = { true: true, false: false, null: null, True: true, False: false, None: null };
+const CONSTANTS = new Map<string, Json>([["true", true], ["false", false], ["null", null], ["True", true], ["False", false], ["None", null]]);
 const PREFIXES = ["", "metric/", "config/"];
 
 function tokens(text: string): Token[] {
@@ -153,7 +153,7 @@ class Parser {
     const token = this.peek();
     if (token.kind === "end" || token.kind === "op") throw new FilterError(token.place, "Expected a value");
     this.at++;
-    if (token.kind === "word" && token.text in CONSTANTS) return CONSTANTS[token.text]!;
+    if (token.kind === "word" && CONSTANTS.has(token.text)) return CONSTANTS.get(token.text)!;
     return token.value!;
   }
 }

@@ -12,6 +12,7 @@ import { ExperimentsPage } from "./pages/experiments";
 import { OverviewPage } from "./pages/overview";
 import { TrialPage } from "./pages/trial";
 import { TrialsPage } from "./pages/trials";
+import { Boundary } from "./parts/boundary";
 import { Banners, Header } from "./parts/shell";
 import { Empty, Loading } from "./parts/small";
 import { type Route, parse, useRoute } from "./route";
@@ -73,9 +74,11 @@ function App() {
       {store && <Banners store={store} />}
       <main id="main" tabIndex={-1} data-view={view}>
         {store ? (
-          <StoreContext.Provider value={store}><Inside store={store} route={route} /></StoreContext.Provider>
+          <StoreContext.Provider value={store}>
+            <Boundary place={window.location.hash}><Inside store={store} route={route} /></Boundary>
+          </StoreContext.Provider>
         ) : entries ? (
-          <ExperimentsPage entries={entries} />
+          <Boundary place={window.location.hash}><ExperimentsPage entries={entries} /></Boundary>
         ) : (
           <div class="card">{error ? <Empty title="No data"><p>{safe(error, 600)}</p></Empty> : <Loading what="Loading ..." />}</div>
         )}

@@ -5,6 +5,11 @@ export type Json = null | boolean | number | string | Json[] | { [key: string]: 
 export const UNREADABLE: readonly string[] = ["newer format", "not found", "unreadable"];
 export type Config = { [key: string]: Json };
 
+/** What stands under a name that users chose: `toString` and `constructor` are in every object without being an entry. */
+export function entryOf<T>(given: { [key: string]: T } | null | undefined, name: string): T | undefined {
+  return given && Object.hasOwn(given, name) ? given[name] : undefined;
+}
+
 export interface ExperimentEntry {
   id: string;
   name: string;

@@ -4,7 +4,7 @@ import { clock, configValue, number, oneLine } from "../format";
 import { Select } from "../parts/small";
 import { link } from "../route";
 import { useStore } from "../store";
-import type { Config } from "../types";
+import { type Config, entryOf } from "../types";
 import { ChartFrame, placeholder, useChart } from "./frame";
 import { begin, circle, finish } from "./paint";
 import { type Area, Plot, type PlotSpec, around, extent, widened } from "./plot";
@@ -83,7 +83,7 @@ function treeSpec(nodes: Node[], edges: Edge[], now: number, experiment: string)
 
 function scheduleSpec(nodes: Node[], param: string, experiment: string): PlotSpec | null {
   const steps = nodes.flatMap((node, lane) =>
-    node.segments.map(([, , from, to, config]) => ({ lane, from, to: Math.max(to, from), v: Number(config?.[param]) })),
+    node.segments.map(([, , from, to, config]) => ({ lane, from, to: Math.max(to, from), v: Number(entryOf(config, param)) })),
   );
   const known = steps.filter((s) => Number.isFinite(s.v));
   if (!known.length) return null;
@@ -153,7 +153,7 @@ export function LineageChart({ query, change }: ChartProps) {
               count: steps.length,
               cell: (i, c) => {
                 const { id, segment } = steps[i]!;
-                return [id, String(segment[2]), String(Math.max(segment[3], segment[2])), configValue(segment[4]?.[param])][c]!;
+                return [id, String(segment[2]), String(Math.max(segment[3], segment[2])), configValue(entryOf(segment[4], param))][c]!;
               },
             }}
           >

@@ -21,22 +21,23 @@ const PAD = { top: 46, bottom: 26, left: 54, right: 54 };
 interface Axis extends ParamAxis {
   places: Float64Array;
 }
-type Brushes = Record<string, [number, number]>;
+/** By the name of a parameter, which may be any text. */
+type Brushes = Map<string, [number, number]>;
 
 export function readBrushes(text: string | undefined): Brushes {
   try {
     const given = JSON.parse(text ?? "{}");
     const valid = Object.entries(given).filter(([, v]) => Array.isArray(v) && v.length === 2 && v.every(Number.isFinite));
-    return Object.fromEntries(valid) as Brushes;
+    return new Map(valid as [string, [number, number]][]);
   } catch {
-    return {};
+    return new Map();
   }
 }
 
 function passing(axes: Axis[], brushes: Brushes, rows: number): Uint8Array {
   const passes = new Uint8Array(rows).fill(1);
   for (const axis of axes) {
-    const brush = brushes[axis.name];
+    const brush = brushes.get(axis.name);
     for (let row = 0; row < rows; row++) {
       const place = axis.places[row]!;
       if (brush && !(place >= brush[0] - 1e-9 && place <= brush[1] + 1e-9)) passes[row] = 0;
@@ -118,7 +119,7 @@ function paint(canvas: HTMLCanvasElement, scene: Scene, colors: Palette, width: 
   const chosen: number[] = [];
   const others: number[] = [];
   for (let row = 0; row < scene.rows; row++) (scene.passes[row] ? chosen : others).push(row);
-  const isBrushed = Object.keys(scene.brushes).length > 0;
+  const isBrushed = scene.brushes.size > 0;
   const [drawn, rest] = sample(chosen, MAX_LINES);
   c.lineWidth = 1;
   if (isBrushed) bands(c, scene, others, width, colors.faint);
@@ -130,7 +131,7 @@ function paint(canvas: HTMLCanvasElement, scene: Scene, colors: Palette, width: 
   c.lineWidth = drawn.length > 150 ? 1 : 1.4;
   lines(c, scene, drawn, width, (row) => (Number.isNaN(rank(row)) ? colors.faint : rampAt(colors.ramp, rank(row))));
   c.globalAlpha = 1;
-  scene.axes.forEach((axis, i) => paintAxis(c, axis, xAt(i, scene.axes.length, width), scene.brushes[axis.name], colors));
+  scene.axes.forEach((axis, i) => paintAxis(c, axis, xAt(i, scene.axes.length, width), scene.brushes.get(axis.name), colors));
 }
 
 function paintAxis(c: CanvasRenderingContext2D, axis: Axis, x: number, brush: [number, number] | undefined, colors: Palette): void {
@@ -175,7 +176,7 @@ function paintAxis(c: CanvasRenderingContext2D, axis: Axis, x: number, brush: [n
 /** The brushes as a filter of the trial table, as far as numbers go. */
 export function filterOf(axes: Axis[], brushes: Brushes, metric: string): string {
   const parts = axes.flatMap((axis) => {
-    const brush = brushes[axis.name];
+    const brush = brushes.get(axis.name);
     if (!brush || axis.categories) return [];
     const [low, high] = brush.map((place) => Number(valueOf(axis, place).toPrecision(6)));
     const name = axis.name === metric ? `metric/${metric}` : `config/${axis.name}`;
@@ -201,13 +202,13 @@ export function ParallelChart({ query, change }: ChartProps) {
   const brushes = readBrushes(query.brush);
   const passes = useMemo(() => passing(axes, brushes, table.rows), [axes, query.brush]);
   const chosen = passes.reduce((sum, n) => sum + n, 0);
-  const isBrushed = Object.keys(brushes).length > 0;
+  const isBrushed = brushes.size > 0;
   const filter = filterOf(axes, brushes, metric);
   const setBrush = (name: string, brush: [number, number] | null) => {
-    const next: Brushes = { ...brushes };
-    if (brush) next[name] = brush;
-    else delete next[name];
-    change({ brush: Object.keys(next).length ? JSON.stringify(next) : undefined });
+    const next: Brushes = new Map(brushes);
+    if (brush) next.set(name, brush);
+    else next.delete(name);
+    change({ brush: next.size ? JSON.stringify(Object.fromEntries(next)) : undefined });
   };
   const rows = useMemo(() => [...passes.keys()].filter((row) => passes[row]), [passes]);
   const left = experiment!.params.length - axes.length + (metric ? 1 : 0);
@@ -251,7 +252,7 @@ export function ParallelChart({ query, change }: ChartProps) {
 function Ranges({ axes, brushes, onBrush }: { axes: Axis[]; brushes: Brushes; onBrush: (name: string, brush: [number, number] | null) => void }) {
   const [name, setName] = useState("");
   const axis = axes.find((each) => each.name === name) ?? axes[0]!;
-  const brush = brushes[axis.name];
+  const brush = brushes.get(axis.name);
   const [from, to] = brush ?? [0, 1];
   const set = (low: number, high: number) => {
     const [a, b] = [Math.min(low, high), Math.max(low, high)].map((v) => Math.min(1, Math.max(0, v)));

@@ -3,7 +3,7 @@ import { useMemo } from "preact/hooks";
 import { type Column, MISSING, type TrialTable, isNumeric, numberAt, sortKeys } from "../columns";
 import { oneLine } from "../format";
 import { type ExperimentStore, useStore } from "../store";
-import type { Json } from "../types";
+import { type Json, entryOf } from "../types";
 import { useColumns } from "./history";
 
 const MAX_CATEGORIES = 200;
@@ -40,7 +40,7 @@ export function axisOf(store: ExperimentStore, name: string, column: Column | un
     whole &&= Number.isInteger(v);
   }
   if (min > max) [min, max] = [0, 1];
-  const log = min > 0 && (saysLog(store.experiment!.space?.[name]) ?? (!whole && max / min > WIDE));
+  const log = min > 0 && (saysLog(entryOf(store.experiment!.space, name)) ?? (!whole && max / min > WIDE));
   return { name, log, whole, min, max, categories: null, values };
 }
 

@@ -6,6 +6,7 @@ import { isReport } from "../api";
 import { Check, Empty, Select } from "../parts/small";
 import { link } from "../route";
 import { useStore } from "../store";
+import { entryOf } from "../types";
 import { ChartFrame, NothingYet, placeholder, useChart } from "./frame";
 import { useColumns } from "./history";
 import { circle, nearest, points, polyline } from "./paint";
@@ -187,7 +188,7 @@ export function ParetoChart({ query, change }: ChartProps) {
   const x = query.x ?? known[0] ?? "";
   const y = query.y ?? known.find((name) => name !== x && name !== "training_iteration") ?? known[1] ?? x;
   const { metric, mode, modes: given } = store.experiment!;
-  const modeOf = (name: string): Mode | undefined => given?.[name] ?? (name === metric ? (mode ?? undefined) : undefined);
+  const modeOf = (name: string): Mode | undefined => entryOf(given, name) ?? (name === metric ? (mode ?? undefined) : undefined);
   const modes = { x_mode: query.x_mode ?? modeOf(x), y_mode: query.y_mode ?? modeOf(y) };
   const unknown = isReport() ? [] : [...new Set([modes.x_mode ? "" : x, modes.y_mode ? "" : y])].filter(Boolean);
   const answer = useChart<Pareto>("pareto", { x, y, x_mode: modes.x_mode ?? "min", y_mode: modes.y_mode ?? "min" });

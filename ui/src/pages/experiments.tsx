@@ -3,14 +3,14 @@ import { useEffect, useState } from "preact/hooks";
 import { ago, clock, count, number, oneLine, plural, safe } from "../format";
 import { Empty, Pill } from "../parts/small";
 import { link } from "../route";
-import { type ExperimentEntry, UNREADABLE } from "../types";
+import { type ExperimentEntry, UNREADABLE, entryOf } from "../types";
 
 export function bestValue(entry: ExperimentEntry): number | null {
   const { best, metric } = entry;
   if (typeof best === "number") return best;
   if (!best) return null;
   if ("value" in best) return best.value;
-  const value = metric ? (best.last_result ?? best.metrics)?.[metric] : null;
+  const value = metric ? entryOf(best.last_result ?? best.metrics, metric) : null;
   return typeof value === "number" ? value : null;
 }
 

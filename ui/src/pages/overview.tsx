@@ -10,7 +10,7 @@ import { Behind } from "../parts/behind";
 import { Command, statusWord } from "../parts/small";
 import { link } from "../route";
 import { useStore } from "../store";
-import { type Best, type Experiment, type Failure, type Json, type Note, type TrialRow, UNREADABLE } from "../types";
+import { type Best, type Experiment, type Failure, type Json, type Note, type TrialRow, UNREADABLE, entryOf } from "../types";
 
 const ORDER = ["TERMINATED", "ERROR", "RUNNING", "PAUSED", "PENDING", "NOT_STARTED"];
 const COLORS: Record<string, string> = {
@@ -22,7 +22,7 @@ export function bestOf(experiment: Experiment): { id: string; value: number | nu
   const best = experiment.best as (Partial<TrialRow> & Partial<Best>) | null;
   if (!best) return null;
   const metrics = best.last_result ?? best.metrics;
-  const found = best.value ?? (experiment.metric ? metrics?.[experiment.metric] : null);
+  const found = best.value ?? (experiment.metric ? entryOf(metrics, experiment.metric) : null);
   return { id: best.trial_id ?? best.trial ?? "", value: typeof found === "number" ? found : null, config: best.config ?? null };
 }
 

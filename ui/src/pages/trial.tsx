@@ -12,7 +12,7 @@ import { Empty, Loading, Pill } from "../parts/small";
 import { useResource } from "../resource";
 import { type Route, go, link, useQuery } from "../route";
 import { useStore } from "../store";
-import type { Attempt, Checkpoint, Config, Copy, ErrorFacts, StoryLine, TrialDetail } from "../types";
+import { type Attempt, type Checkpoint, type Config, type Copy, type ErrorFacts, type StoryLine, type TrialDetail, entryOf } from "../types";
 import { NotesCard } from "./overview";
 
 const ANSI_COLORS = /\u001b\[[0-9;]*m/g;
@@ -62,7 +62,7 @@ export function TrialPage({ route, trial }: { route: Route; trial: string }) {
 function Summary({ detail }: { detail: TrialDetail }) {
   const { started_at: start, ended_at: end } = detail;
   const metric = useStore().experiment!.metric;
-  const last = metric ? (detail.last_result ?? detail.metrics)?.[metric] : undefined;
+  const last = metric ? entryOf(detail.last_result ?? detail.metrics, metric) : undefined;
   return (
     <dl class="tiles">
       <div class="tile"><dt>{metric ? `last ${oneLine(metric, 30)}` : "metric"}</dt><dd>{value(last)}</dd></div>

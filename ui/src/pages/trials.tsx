@@ -9,10 +9,11 @@ import { Dialog, Empty, Loading, Pill } from "../parts/small";
 import { type VColumn, VTable } from "../parts/vtable";
 import { type Route, go, link, parse, replace, useQuery } from "../route";
 import { type ExperimentStore, useStore } from "../store";
-import type { Json } from "../types";
+import { type Json, entryOf } from "../types";
 
 const MAX_DEFAULT_PARAMS = 6;
 const MAX_COMPARED = 12;
+const PREFIXES = ["metric/", "best/", "min/", "max/", "config/"];
 const FIXED: Record<string, { title: string; width: number; right?: boolean }> = {
   trial_id: { title: "trial", width: 140 },
   status: { title: "status", width: 112 },
@@ -45,14 +46,18 @@ function allColumns(store: ExperimentStore): string[] {
   ];
 }
 
+/** Whether the server may have such a column: others would make it refuse the whole question. */
+const mayBe = (key: string): boolean => entryOf(FIXED, key) !== undefined || PREFIXES.some((prefix) => key.startsWith(prefix));
+
 export function columnTitle(key: string): string {
-  if (FIXED[key]) return FIXED[key]!.title;
+  const fixed = entryOf(FIXED, key);
+  if (fixed) return fixed.title;
   if (key.startsWith("best/")) return `best ${key.slice(5)}`;
   return key.slice(key.indexOf("/") + 1);
 }
 
 function vcolumn(key: string, table: TrialTable): VColumn {
-  const fixed = FIXED[key];
+  const fixed = entryOf(FIXED, key);
   if (fixed) return { key, sortable: true, mono: key === "trial_id", ...fixed };
   const title = columnTitle(key);
   const right = table.get(key)?.type !== "category";
@@ -106,7 +111,7 @@ export function TrialsPage({ route }: { route: Route }) {
   const { table, experiment } = store;
   const { query } = route;
   const change = useQuery(route, store.id, ["trials"]);
-  const shown = query.columns ? query.columns.split("|") : defaultColumns(store);
+  const shown = query.columns ? query.columns.split("|").filter(mayBe) : defaultColumns(store);
   useColumns(store, shown);
   const { rows, problem } = useRows(store, query.filter ?? "", query.sort ?? "", query.desc === "1");
   const [active, setActive] = useState(-1);

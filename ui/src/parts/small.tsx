@@ -2,6 +2,7 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
 import { oneLine, safe } from "../format";
+import { entryOf } from "../types";
 
 const WORDS: Record<string, string> = {
   TERMINATED: "done",
@@ -12,7 +13,7 @@ const WORDS: Record<string, string> = {
   NOT_STARTED: "not started",
 };
 
-export const statusWord = (status: string): string => WORDS[status] ?? oneLine(status, 30);
+export const statusWord = (status: string): string => entryOf(WORDS, status) ?? oneLine(status, 30);
 
 export function Pill({ state }: { state: string }) {
   return (
