@@ -112,6 +112,50 @@ def test_axes_follow_the_data_until_somebody_zooms(live: tuple[Opened, Popen[byt
     page.until(f"{LAST_STEP} > {2 * before}")
 
 
+def test_eight_tabs_follow_one_experiment(live: tuple[Opened, Popen[bytes], Path]) -> None:
+    """A browser opens six connections to a server. With a stream for each tab, the seventh was never loaded."""
+    first, _, _ = live
+    tabs = [first]
+    for _ in range(7):
+        tabs.append(Opened(first.page.context.new_page(), first.address))
+        tabs[-1].go("#/trials")
+        tabs[-1].page.wait_for_selector(".vrow")
+        tabs[-1].page.evaluate("location.hash = '#/'")
+    for tab in tabs:
+        _grows(tab)
+    assert sum("/events" in url for tab in tabs for url in tab.asked) == 1
+    tabs.pop(1).page.close()
+    for tab in tabs[1:-1]:
+        _turn(tab, "hidden")
+    _turn(first, "hidden")
+    _grows(tabs[-1])
+    assert sum("/events" in url for url in tabs[-1].asked) == 1
+    before = tabs[-1].page.evaluate(REPORTS)
+    _turn(first, "visible")
+    first.until(f"{REPORTS} > {before}")
+    _grows(first)
+    tabs[-1].page.close()
+    _grows(first)
+    assert [url for tab in tabs for url in tab.asked if "after=" in url]
+    assert not any(tab.complaints for tab in tabs)
+
+
+def _grows(page: Opened) -> None:
+    page.until(f"{REPORTS} > 0")
+    page.until(f"{REPORTS} > {page.page.evaluate(REPORTS)} + 3")
+
+
+def _turn(page: Opened, state: str) -> None:
+    """As if the window of the tab was covered, or seen again; without a screen no tab is hidden."""
+    page.page.evaluate(
+        """(state) => {
+          Object.defineProperty(document, "visibilityState", { get: () => state, configurable: true });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        state,
+    )
+
+
 def _curves_asked(page: Opened) -> int:
     return sum("/curves?" in url for url in page.asked)
 

@@ -1,5 +1,5 @@
-// The only place that asks for data: from the report in the page if there is one, else from the server.
-import type { Change, Unopened } from "./types";
+// The only place that asks questions: of the report in the page if there is one, else of the server.
+import type { Unopened } from "./types";
 
 export class ApiError extends Error {
   constructor(
@@ -92,44 +92,6 @@ export async function post(path: string, body: unknown): Promise<string> {
   const response = await ask(path, { method: "POST", headers, body: JSON.stringify(body) });
   const answer = await response.json();
   return typeof answer?.text === "string" ? answer.text : "Accepted.";
-}
-
-export interface Subscription {
-  close(): void;
-}
-
-const FIRST_RETRY_MS = 1000;
-const LAST_RETRY_MS = 15000;
-
-/** Follow server-sent changes; reconnects by itself, also after the server refused once. */
-export function follow(path: string, onChange: (change: Change) => void, onState: (open: boolean) => void): Subscription {
-  let source: EventSource | null = null;
-  let timer = 0;
-  let wait = FIRST_RETRY_MS;
-  let closed = false;
-  const open = () => {
-    source = new EventSource(path);
-    source.onopen = () => {
-      wait = FIRST_RETRY_MS;
-      onState(true);
-    };
-    source.addEventListener("change", (event) => onChange(JSON.parse((event as MessageEvent).data)));
-    source.onerror = () => {
-      if (closed) return;
-      onState(false);
-      if (source?.readyState !== EventSource.CLOSED) return;
-      timer = window.setTimeout(open, wait);
-      wait = Math.min(LAST_RETRY_MS, wait * 2);
-    };
-  };
-  open();
-  return {
-    close() {
-      closed = true;
-      clearTimeout(timer);
-      source?.close();
-    },
-  };
 }
 
 export const experimentPath = (id: string, rest = ""): string => `api/experiments/${encodeURIComponent(id)}${rest}`;

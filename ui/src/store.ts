@@ -2,8 +2,9 @@
 // Only what changed is fetched again; everything only if the server says that too much changed.
 import { createContext } from "preact";
 import { useContext, useEffect, useReducer } from "preact/hooks";
-import { ApiError, type Subscription, experimentPath, follow, getBinary, getJson, isReport } from "./api";
+import { ApiError, experimentPath, getBinary, getJson, isReport } from "./api";
 import { type Column, type Columns, TrialTable, decode } from "./columns";
+import { type Subscription, follow } from "./follow";
 import { type Change, type Experiment, type StoryLine, UNREADABLE, type Unopened } from "./types";
 
 const BASE_COLUMNS = ["trial_id", "status", "iteration", "time_total_s", "started", "ended", "attempts", "early_stopped"];
@@ -108,6 +109,7 @@ export class ExperimentStore {
   private slowDue = false;
   private askedAt = 0;
   private isLoaded = false;
+  private loadedRecord: number | null = null;
   private finishLoading = (): void => undefined;
   private readonly loaded = new Promise<void>((done) => (this.finishLoading = done));
   private pollTimer = 0;
@@ -212,7 +214,8 @@ export class ExperimentStore {
       this.connection = open ? "open" : "lost";
       this.notify();
     };
-    this.subscription = follow(experimentPath(this.id, "/events"), (change) => this.take(change), onState);
+    const onChange = (change: Change) => this.take(change);
+    this.subscription = follow(experimentPath(this.id, "/events"), { onChange, onState, loaded: () => this.loadedRecord });
   }
 
   private take(change: Change): void {
@@ -248,6 +251,7 @@ export class ExperimentStore {
       this.notify();
       await new Promise((done) => window.setTimeout(done, FIRST_PAINT_MS)); // The page says which columns it shows.
       await this.loadColumns();
+      this.loadedRecord = this.table.record;
       if (this.experiment!.record > this.table.record) this.demand(true);
     } catch (error) {
       this.fail(error);

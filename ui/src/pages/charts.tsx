@@ -1,6 +1,7 @@
 // All charts, one at a time; the last word of the address names it, the query holds what was chosen.
 import { useEffect, useRef } from "preact/hooks";
 import { CHARTS } from "../charts/registry";
+import { Boundary } from "../parts/boundary";
 import { Empty } from "../parts/small";
 import { type Route, link, useQuery } from "../route";
 import { useStore } from "../store";
@@ -23,7 +24,7 @@ export function ChartsPage({ route }: { route: Route }) {
       <nav class="chips" aria-label="Charts" ref={chips}>
         {CHARTS.map(([key, title]) => <a key={key} href={link(store.id, ["charts", key])} aria-current={key === name ? "page" : undefined}>{title}</a>)}
       </nav>
-      {Chart ? <Chart key={name} query={route.query} change={change} /> : <div class="card"><Empty title="No such chart" /></div>}
+      {Chart ? <Boundary place={window.location.hash}><Chart key={name} query={route.query} change={change} /></Boundary> : <div class="card"><Empty title="No such chart" /></div>}
     </>
   );
 }
