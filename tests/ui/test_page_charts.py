@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import time
 from array import array
 from collections.abc import Callable
 from pathlib import Path
@@ -141,6 +142,62 @@ def test_damage_is_said_where_it_matters(varied: LiveServer, open_page: Open) ->
     page.go("#/")
     page.see(f"Damage: {DAMAGED}", ".banner")
     assert page.page.locator(".banner", has_text=DAMAGED).count() == 1
+
+
+def test_nothing_is_claimed_of_a_damaged_journal(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/")
+    page.see("a power cut would lose nothing", ".tile")
+    repair = "holdfast repair /x/varied"
+    lost = {"journal_damage": {"message": DAMAGED}, "damage": DAMAGED, "repair_command": repair, "resume_command": None}
+    change = lost | {"state": "interrupted", "why": "its journal is damaged", "last_event_at": None}
+    _replaced(page, "", lambda found: found | change)
+    _replaced(page, "/charts/recovery", lambda found: {"events": [], "by_kind": {}, "lost_s": 0, "end": 0})
+    page.page.reload()
+    page.see("Driver interrupted: its journal is damaged.", ".banner")
+    page.unsee("Nothing that was reported is lost", ".banner")
+    page.unsee("would lose nothing", ".tile")
+    page.see("not known: the journal is damaged", ".tile")
+    page.see(repair, ".command")
+    page.unsee("Resume", "h2")
+    page.screenshot("damaged")
+    page.go("#/charts/recovery")
+    page.see("What happened is not known", ".empty")
+    page.unsee("Nothing went wrong", "main")
+
+
+def test_store_that_does_not_answer_is_named_and_ages_grow(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/")
+    said = "s3://b/x has not answered for 23 s; what is shown is from 12:03:41"
+    now = time.time()
+    _replaced(page, "", lambda found: found | {"unreachable": said, "state": "running", "last_event_at": now})
+    page.page.reload()
+    page.see(f"Store does not answer: {said}", ".banner")
+    page.page.unroute_all()
+    page.page.route("**/api/experiments/*", lambda route: None)  # no answer: only the page's own clock goes on
+    age = "Number(/last event (\\d+) s ago/.exec(document.body.innerText)?.[1] ?? 0)"
+    page.until(f"{age} >= 2")
+    page.until(f"{age} >= {page.page.evaluate(age) + 2}")
+
+
+def test_experiment_of_a_newer_format_is_not_called_a_lost_connection(varied: LiveServer, open_page: Open) -> None:
+    page = open_page(varied.address, "#/")
+    page.expected += ["status of 4", "MIME type"]
+    body = json.dumps({"error": "Written by holdfast 9.0.", "state": "newer format", "name": "newer", "path": "/x/newer"})
+    refused: list[str] = []
+
+    def refuse(route: Route) -> None:
+        refused.append(route.request.url)
+        route.fulfill(status=409, body=body, content_type="application/json")
+
+    for part in ("", "/events*"):
+        page.page.route(f"**/api/experiments/*{part}", refuse)
+    page.page.reload()
+    page.see("Newer format", ".empty h2")
+    deadline = time.monotonic() + 60
+    while sum("/events" in url for url in refused) < 2:
+        assert time.monotonic() < deadline, "the stream is not tried again"
+        page.page.wait_for_timeout(50)  # lets the browser tell what it asks
+    page.unsee("Connection lost", ".banner")
 
 
 def test_none_is_a_value(varied: LiveServer, open_page: Open) -> None:

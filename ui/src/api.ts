@@ -15,6 +15,8 @@ export class ApiError extends Error {
 export type Query = Record<string, string | number | null | undefined>;
 
 const KEPT_IN_REPORTS = ["metric", "x", "y"];
+export const CONFLICT = 409; // The answer to questions that damage or a store that is away stands against.
+const NOT_FOUND = 404;
 const NOT_IN_REPORT = "This view is not in this report. Open the experiment with: holdfast ui PATH";
 
 export const isReport = (): boolean => window.HOLDFAST_REPORT !== undefined;
@@ -37,7 +39,8 @@ function fromReport(path: string, query: Query) {
   const kept: Query = {};
   for (const name of KEPT_IN_REPORTS) kept[name] = query[name];
   const found = responses[`/${address(path, kept)}`] ?? responses[`/${path}`];
-  if (!found) throw new ApiError(404, NOT_IN_REPORT);
+  if (!found) throw new ApiError(NOT_FOUND, NOT_IN_REPORT);
+  if (found.error) throw new ApiError(CONFLICT, found.error);
   return found;
 }
 

@@ -2,7 +2,7 @@
 // Only what changed is fetched again; everything only if the server says that too much changed.
 import { createContext } from "preact";
 import { useContext, useEffect, useReducer } from "preact/hooks";
-import { ApiError, experimentPath, getBinary, getJson, isReport } from "./api";
+import { ApiError, CONFLICT, experimentPath, getBinary, getJson, isReport } from "./api";
 import { type Column, type Columns, TrialTable, decode } from "./columns";
 import { type Subscription, follow } from "./follow";
 import { type Change, type Experiment, type StoryLine, UNREADABLE, type Unopened } from "./types";
@@ -15,7 +15,6 @@ const EXPERIMENT_MS = 500;
 const FIRST_PAINT_MS = 30;
 const SLOW_MS = 4000;
 const MAX_SENTENCES = 50;
-const CONFLICT = 409; // The answer to questions that damage or a store that is away stands against.
 const MAX_CURVE_POINTS = 200000;
 
 export interface Curve {
@@ -91,6 +90,8 @@ export class ExperimentStore {
   unopened: Unopened | null = null;
   connection: Link = isReport() ? "none" : "connecting";
   lostSince = 0;
+  /** Whether the last question had no answer at all: a stream alone may be refused by a server that answers. */
+  isAway = false;
   sentences: StoryLine[] = [];
   slowVersion = 0;
   readonly table = new TrialTable();
@@ -146,6 +147,11 @@ export class ExperimentStore {
   get damage(): string | null {
     const { damage, journal_damage: journal } = this.experiment ?? {};
     return damage || journal?.message || null;
+  }
+
+  /** Whether records of the journal are lost or cannot be read; other damage takes nothing from the results. */
+  get hasLostRecords(): boolean {
+    return Boolean(this.experiment?.journal_damage || this.experiment?.repair_command);
   }
 
   /** Why the experiment cannot be followed any more; what was read before is still shown. */
@@ -210,8 +216,10 @@ export class ExperimentStore {
     const onState = (open: boolean) => {
       if (open === (this.connection === "open")) return;
       if (open && this.connection === "lost") void this.poll();
-      if (!open && this.connection !== "lost") this.lostSince = Date.now() / 1000;
+      const isLost = !open && this.connection !== "lost";
+      if (isLost) this.lostSince = Date.now() / 1000;
       this.connection = open ? "open" : "lost";
+      if (isLost) void this.poll();
       this.notify();
     };
     const onChange = (change: Change) => this.take(change);
@@ -330,6 +338,7 @@ export class ExperimentStore {
     this.askedAt = performance.now();
     this.experiment = await getJson<Experiment>(experimentPath(this.id));
     this.error = this.unopened = null;
+    this.isAway = false;
   }
 
   private async askColumns(query: Record<string, string>): Promise<Columns> {
@@ -386,7 +395,8 @@ export class ExperimentStore {
   private fail(error: unknown): void {
     if (this.closed) return;
     this.refused(error);
-    if (error instanceof ApiError && error.status === 0) return; // The banner about the connection says it.
+    this.isAway = error instanceof ApiError && error.status === 0;
+    if (this.isAway) return this.notify(); // The banner about the connection says it.
     this.unopened = error instanceof ApiError ? error.unopened : null;
     this.error = error instanceof Error ? error.message : String(error);
     this.notify();

@@ -18,6 +18,7 @@ export interface ExperimentEntry {
   error?: string | null;
   damage?: string | null;
   journal_damage?: { message: string } | null;
+  unreachable?: string | null;
   counts?: Record<string, number> | null;
   metric?: string | null;
   mode?: string | null;
@@ -84,6 +85,10 @@ export interface Experiment {
   damage: string | null;
   resume?: string | null;
   resume_command?: string | null;
+  /** What to type before a resume, if records are damaged. */
+  repair_command?: string | null;
+  /** That its store does not answer, and from when the facts are. */
+  unreachable?: string | null;
   restore?: string | null;
   loading: { read: number; total: number } | null;
   record: number;
@@ -177,7 +182,8 @@ declare global {
     HOLDFAST_REPORT?: {
       experiment: string;
       note?: string;
-      responses: Record<string, { json?: Json; base64?: string }>;
+      /** Or why there is none. */
+      responses: Record<string, { json?: Json; base64?: string; error?: string }>;
     };
   }
 }

@@ -71,5 +71,5 @@ export function useChart<T extends ChartAnswer>(name: string, query: Record<stri
 export function placeholder(resource: Resource<unknown>, isEmpty: boolean, hint: string): ComponentChildren | null {
   if (resource.error && !resource.data) return <Empty title="Not available"><p>{safe(resource.error, 1000)}</p></Empty>;
   if (!resource.data) return <Loading what="Loading ..." />;
-  return isEmpty ? <Empty title="Nothing to draw yet"><p>{hint}</p></Empty> : null;
+  return isEmpty ? <Empty title="Nothing to draw yet"><p class="wrap">{safe(hint, 1000)}</p></Empty> : null;
 }

@@ -128,7 +128,7 @@ export function LineageChart({ query, change }: ChartProps) {
       <ChartFrame
         title="PBT lineage"
         about="Each lane is a trial; a dashed line shows which trial it copied, from which checkpoint."
-        note={answer.data?.note ?? (edges.length ? `${edges.length} ${edges.length === 1 ? "copy" : "copies"}.` : null)}
+        note={edges.length ? [`${edges.length} ${edges.length === 1 ? "copy" : "copies"}.`, answer.data?.note ?? ""].filter(Boolean).join(" ") : null}
         table={{
           columns: [{ title: "time", width: 170 }, { title: "trial" }, { title: "copied" }, { title: "checkpoint", width: 170 }, { title: "iteration", right: true }],
           count: edges.length,
@@ -138,7 +138,7 @@ export function LineageChart({ query, change }: ChartProps) {
           },
         }}
       >
-        {placeholder(answer, !nodes.length || !edges.length, "No trial copied another. Population based training fills this view.") ?? (
+        {placeholder(answer, !nodes.length || !edges.length, answer.data?.note ?? "No trial copied another. Population based training fills this view.") ?? (
           <Plot spec={tree!} height={Math.min(900, 90 + Math.max(2, nodes.length) * 26)} summary={`Lineage of ${nodes.length} trials with ${edges.length} copies`} />
         )}
       </ChartFrame>

@@ -144,6 +144,8 @@ export function RecoveryChart(_: ChartProps) {
   const total = totalWords(lost, events.some((event) => event.lost_s === null));
   // What a driver that is gone has cost is known when the next one starts.
   const gone = store.experiment!.state === "interrupted" ? " before the driver was interrupted" : " so far";
+  const nothing = `Nothing went wrong${gone}: no kill, retry, rewind, take-over or storage delay.`;
+  const hint = note ?? (store.hasLostRecords ? `What happened is not known. ${store.damage}` : nothing);
   const rewinds = events.some((event) => event.kind === "rewind" && event.lost_s) ? "What a rewind repeats is a part of what caused it, and counts once in the total." : "";
   return (
     <>
@@ -168,7 +170,7 @@ export function RecoveryChart(_: ChartProps) {
           },
         }}
       >
-        {placeholder(answer, !events.length, `Nothing went wrong${gone}: no kill, retry, rewind, take-over or storage delay.`) ?? (
+        {placeholder(answer, !events.length, hint) ?? (
           <Plot spec={spec!} height={110 + Math.max(2, lanes.length) * 34} summary={`Recovery timeline: ${plural(events.length, "event")}, time lost: ${total}`} />
         )}
       </ChartFrame>

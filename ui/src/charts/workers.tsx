@@ -120,7 +120,7 @@ export function WorkersChart(_: ChartProps) {
     <ChartFrame
       title="Workers"
       about="Which trial ran on which worker, and when. Each line is a place for one worker. Gaps are idle time, unless no driver lived."
-      note={[spans.length ? idleNote(data!) : "", data?.note ?? ""].filter(Boolean).join(" ")}
+      note={spans.length ? [idleNote(data!), data!.note ?? ""].filter(Boolean).join(" ") : null}
       table={{
         columns: [{ title: "slot" }, { title: "worker" }, { title: "trial" }, { title: "attempt", right: true, width: 80 }, { title: "outcome" }, { title: "start", width: 170 }, { title: "duration" }],
         count: spans.length,
@@ -131,7 +131,7 @@ export function WorkersChart(_: ChartProps) {
         },
       }}
     >
-      {placeholder(answer, !spans.length, "Bars appear as soon as a trial runs.") ?? (
+      {placeholder(answer, !spans.length, data?.note ?? "Bars appear as soon as a trial runs.") ?? (
         <>
           <Plot spec={spec} height={Math.min(640, 90 + Math.max(2, lanes.length) * 34)} summary={`Timeline of ${plural(lanes.length, "slot")} with ${plural(spans.length, "attempt")}`} />
           <Legend names={OUTCOMES.filter((name) => spans.some(({ span }) => span[4] === name))} />

@@ -1,7 +1,6 @@
 // The list of experiments below the path that was opened.
-import { useEffect, useState } from "preact/hooks";
-import { ago, clock, count, number, oneLine, plural, safe } from "../format";
-import { Empty, Pill } from "../parts/small";
+import { clock, count, number, oneLine, plural, safe } from "../format";
+import { Ago, Empty, Pill } from "../parts/small";
 import { link } from "../route";
 import { type ExperimentEntry, UNREADABLE, entryOf } from "../types";
 
@@ -15,11 +14,6 @@ export function bestValue(entry: ExperimentEntry): number | null {
 }
 
 export function ExperimentsPage({ entries }: { entries: ExperimentEntry[] }) {
-  const [, tick] = useState(0);
-  useEffect(() => {
-    const timer = setInterval(() => tick((n) => n + 1), 10000);
-    return () => clearInterval(timer);
-  }, []);
   const sorted = [...entries].sort((a, b) => (b.updated ?? 0) - (a.updated ?? 0));
   if (!entries.length) {
     return (
@@ -52,14 +46,14 @@ function Row({ entry }: { entry: ExperimentEntry }) {
     <tr>
       <td class="name-cell">
         <a href={link(entry.id)} class="wrap"><bdi>{oneLine(entry.name, 100)}</bdi></a>
-        {damage ? <p class="problem" style={{ margin: 0 }}>{safe(damage, 300)}</p> : <p class="small muted clip" title={oneLine(entry.path, 300)}>{oneLine(entry.path, 200)}</p>}
+        {damage || entry.unreachable ? <p class="problem" style={{ margin: 0 }}>{safe(damage || entry.unreachable, 300)}</p> : <p class="small muted clip" title={oneLine(entry.path, 300)}>{oneLine(entry.path, 200)}</p>}
       </td>
       <td><Pill state={damage && !UNREADABLE.includes(entry.state) ? "damaged" : entry.state} /></td>
       <td class="right">{`${count(ended)} / ${count(entry.trials ?? 0)}`}</td>
       <td class="right">{errors ? count(errors) : "–"}</td>
       <td>{best === null ? "–" : `${oneLine(entry.metric ?? "", 30)} ${number(best)}`}</td>
       <td style={{ whiteSpace: "nowrap" }}>{clock(entry.started)}</td>
-      <td style={{ whiteSpace: "nowrap" }}>{ago(entry.updated)}</td>
+      <td style={{ whiteSpace: "nowrap" }}><Ago at={entry.updated} /></td>
     </tr>
   );
 }

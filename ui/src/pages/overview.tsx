@@ -4,10 +4,10 @@ import { NoCurves, curvesSpec, curvesTable, sampleNote, shownCurves, useCurves }
 import { historySpec, historyTable, seriesOf, useColumns } from "../charts/history";
 import { NothingYet } from "../charts/frame";
 import { Plot } from "../charts/plot";
-import { ago, bytes, clock, configValue, count, duration, number, oneLine, plural, safe, value } from "../format";
+import { bytes, clock, configValue, count, duration, number, oneLine, plural, safe, value } from "../format";
 import { ExperimentActions } from "../parts/actions";
 import { Behind } from "../parts/behind";
-import { Command, statusWord } from "../parts/small";
+import { Ago, Command, statusWord } from "../parts/small";
 import { link } from "../route";
 import { useStore } from "../store";
 import { type Best, type Experiment, type Failure, type Json, type Note, type TrialRow, UNREADABLE, entryOf } from "../types";
@@ -57,6 +57,7 @@ export function OverviewPage() {
 }
 
 function Tiles({ experiment }: { experiment: Experiment }) {
+  const { hasLostRecords } = useStore();
   const best = bestOf(experiment);
   const { backlog, durable_lag_s: lag, counts, total } = experiment;
   const ended = (counts.TERMINATED ?? 0) + (counts.ERROR ?? 0);
@@ -68,17 +69,18 @@ function Tiles({ experiment }: { experiment: Experiment }) {
         <dd>{best ? <a href={link(experiment.id, ["trials", best.id])}>{oneLine(best.id, 40)}</a> : "no result yet"}</dd>
       </div>
       <div class="tile"><dt>trials ended</dt><dd>{count(ended)}</dd><dd>{total ? `of ${count(total)}` : "no limit known"}</dd></div>
-      <div class="tile"><dt>reports</dt><dd>{count(experiment.reports ?? 0)}</dd><dd>{`last event ${ago(experiment.last_event_at)}`}</dd></div>
+      <div class="tile"><dt>reports</dt><dd>{count(experiment.reports ?? 0)}</dd><dd>{"last event "}<Ago at={experiment.last_event_at} /></dd></div>
       <div class="tile"><dt>time of work</dt><dd>{duration(experiment.lived_s)}</dd><dd>drivers alive</dd></div>
-      <div class="tile"><dt>durable</dt>{durability(lag).map((text) => <dd>{text}</dd>)}</div>
+      <div class="tile"><dt>durable</dt>{durability(lag, experiment.state === "running", hasLostRecords).map((text) => <dd>{text}</dd>)}</div>
       <div class="tile"><dt>upload queue</dt>{uploads(backlog).map((text) => <dd>{text}</dd>)}</div>
     </dl>
   );
 }
 
 /** What a power cut would take, in words. */
-function durability(lag: number | null | undefined): [string, string] {
-  if (lag === null || lag === undefined) return ["–", "known only to its driver"];
+function durability(lag: number | null | undefined, isRunning: boolean, hasLostRecords: boolean): [string, string] {
+  if (hasLostRecords) return ["–", "not known: the journal is damaged"];
+  if (lag === null || lag === undefined) return ["–", isRunning ? "known only to its driver" : "not known: its driver did not shut down"];
   return lag < 0.5 ? ["everything", "a power cut would lose nothing"] : [`all but ${duration(lag)}`, `a power cut would lose the last ${duration(lag)}`];
 }
 
@@ -113,6 +115,8 @@ function Progress({ experiment }: { experiment: Experiment }) {
 }
 
 function ResumeCard({ experiment }: { experiment: Experiment }) {
+  const { hasLostRecords } = useStore();
+  if (hasLostRecords) return <RepairCard command={experiment.repair_command} />;
   const command = experiment.resume_command ?? experiment.resume;
   if (!command || experiment.state === "running" || UNREADABLE.includes(experiment.state)) return null;
   return (
@@ -120,6 +124,18 @@ function ResumeCard({ experiment }: { experiment: Experiment }) {
       <h2>{experiment.state === "finished" ? "Run the failed trials again" : "Resume"}</h2>
       <Command text={command} />
       {experiment.restore && <p class="small muted wrap" style={{ marginTop: "8px" }}>{"or in Python: "}<code>{safe(experiment.restore, 400)}</code></p>}
+    </section>
+  );
+}
+
+/** A resume would refuse. */
+function RepairCard({ command }: { command: string | null | undefined }) {
+  if (!command) return null;
+  return (
+    <section class="card">
+      <h2>Repair</h2>
+      <Command text={command} />
+      <p class="small muted" style={{ marginTop: "8px" }}>Records of the journal are damaged. The experiment can be resumed after a repair.</p>
     </section>
   );
 }
@@ -187,6 +203,7 @@ function BestCard({ experiment }: { experiment: Experiment }) {
 }
 
 function FailuresCard({ experiment }: { experiment: Experiment }) {
+  const { hasLostRecords } = useStore();
   const { failures } = experiment;
   return (
     <section class="card half">
@@ -194,7 +211,7 @@ function FailuresCard({ experiment }: { experiment: Experiment }) {
       {failures?.length ? (
         <ul class="rows">{failures.map((failure) => <FailureRow failure={failure} id={experiment.id} />)}</ul>
       ) : (
-        <p class="muted small">No trial failed.</p>
+        <p class="muted small">{hasLostRecords ? "No failure is known." : "No trial failed."}</p>
       )}
     </section>
   );

@@ -2,11 +2,11 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import { isReport } from "../api";
-import { ago, clock, oneLine, safe, sentenceCase } from "../format";
+import { clock, oneLine, safe, sentenceCase } from "../format";
 import { link } from "../route";
 import type { ExperimentStore } from "../store";
 import { type Theme, chooseTheme, nextTheme, storedTheme } from "../theme";
-import { Dialog, Pill } from "./small";
+import { Ago, Dialog, Pill } from "./small";
 
 const VIEWS: [string, string][] = [
   ["", "Overview"],
@@ -117,6 +117,10 @@ function Banner({ kind, children }: { kind: string; children: ComponentChildren 
   return <div class="banner" data-kind={kind} role={kind === "error" ? "alert" : "status"}>{children}</div>;
 }
 
+function Since({ at }: { at: number | null }) {
+  return at ? <>{` since ${clock(at)} (`}<Ago at={at} />)</> : null;
+}
+
 /** What is wrong, above everything else: connection, driver, damage. */
 export function Banners({ store }: { store: ExperimentStore }) {
   const { experiment, connection } = store;
@@ -126,13 +130,16 @@ export function Banners({ store }: { store: ExperimentStore }) {
       {isReport() && (
         <Banner kind="info"><span>{`Static report${window.HOLDFAST_REPORT?.note ? `: ${safe(window.HOLDFAST_REPORT.note, 300)}` : ""}. It does not change.`}</span></Banner>
       )}
-      {connection === "lost" && (
+      {connection === "lost" && store.isAway && (
         <Banner kind="error"><span><strong>Connection lost</strong>{` at ${clock(store.lostSince, false)}. Trying again; what is shown may be old.`}</span></Banner>
       )}
       {experiment?.state === "interrupted" && (
         <Banner kind="warning">
-          <span class="wrap"><strong>Driver interrupted</strong>{` since ${clock(experiment.last_event_at)} (${ago(experiment.last_event_at)})${experiment.why ? `: ${oneLine(experiment.why, 300)}` : ""}. Nothing that was reported is lost.`}</span>
+          <span class="wrap"><strong>Driver interrupted</strong><Since at={experiment.last_event_at} />{`${experiment.why ? `: ${oneLine(experiment.why, 300)}` : ""}.${store.hasLostRecords ? "" : " Nothing that was reported is lost."}`}</span>
         </Banner>
+      )}
+      {experiment?.unreachable && (
+        <Banner kind="error"><span class="wrap"><strong>Store does not answer</strong>{`: ${safe(experiment.unreachable, 1000)}`}</span></Banner>
       )}
       {experiment && unreadable !== null && (
         <Banner kind="error"><span class="wrap"><strong>{sentenceCase(experiment.state)}</strong>{`: ${safe(unreadable, 1000)} What was read before is shown.`}</span></Banner>

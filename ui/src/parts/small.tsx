@@ -1,7 +1,7 @@
 // Small pieces that every page uses.
 import type { ComponentChildren } from "preact";
-import { useEffect, useRef, useState } from "preact/hooks";
-import { oneLine, safe } from "../format";
+import { useEffect, useReducer, useRef, useState } from "preact/hooks";
+import { ago, oneLine, safe } from "../format";
 import { entryOf } from "../types";
 
 const WORDS: Record<string, string> = {
@@ -21,6 +21,24 @@ export function Pill({ state }: { state: string }) {
       {statusWord(state)}
     </span>
   );
+}
+
+const TICK_MS = 1000;
+
+/** How long ago something was, by the clock of the page: it grows also while nothing is heard. */
+export function Ago({ at }: { at: number | null | undefined }) {
+  useTick(Boolean(at));
+  return <>{ago(at)}</>;
+}
+
+/** Draw the component again each second. */
+export function useTick(isOn: boolean): void {
+  const [, tick] = useReducer((n: number) => n + 1, 0);
+  useEffect(() => {
+    if (!isOn) return;
+    const timer = setInterval(() => tick(null as never), TICK_MS);
+    return () => clearInterval(timer);
+  }, [isOn]);
 }
 
 export function Command({ text }: { text: string }) {
