@@ -53,7 +53,7 @@ def test_no_view_has_a_serious_barrier(server: LiveServer, open_page: Open, them
     trial = page.page.evaluate("fetch('api/experiments').then((r) => r.json()).then((l) => l[0].id)")
     first = server.get(f"/api/experiments/{trial}/trials?limit=2")["rows"]
     ids = [row["trial_id"] for row in first]
-    for route in (*VIEWS, f"/trials/{ids[0]}", f"/compare?trials={','.join(ids)}"):
+    for route in (*VIEWS, f"/trials/{ids[0]}", f"/compare?trials={','.join(ids)}", "/compare"):
         page.go(f"#{route or '/'}")
         page.unsee("Loading ...", "main")
         assert page.barriers() == [], route
@@ -87,6 +87,15 @@ def test_table_is_filtered_and_sorted_by_the_address(server: LiveServer, open_pa
     values = "[...document.querySelectorAll('.vrow')].map((row) => Number(row.children[3].textContent))"
     # Two have failed before their first report: they come last, and compare with nothing.
     page.until(f"(v => v.length === 12 && v.slice(0, 10).every((x, i) => i === 0 || x <= v[i - 1]))({values})")
+
+
+def test_filter_knows_the_words_of_the_page(server: LiveServer, open_page: Open) -> None:
+    page = open_page(server.address, "#/trials?filter=status == error")
+    page.see("2 of 12 trials", "[role=status]")
+    page.page.locator("input[type=search]").fill("status == Done or status == 'ERROR'")
+    page.see("12 trials", "[role=status]")
+    page.page.locator("input[type=search]").fill("status != complete")
+    page.see("There is no status complete. The statuses are done, error, running", "[role=alert]")
 
 
 def test_bad_filter_says_where(server: LiveServer, open_page: Open) -> None:

@@ -1,7 +1,7 @@
 // The filter language of the trial table: `loss < 0.3 and status == ERROR`. The server has the same in Python;
 // tests/ui/filter_cases.json holds both to the same answers.
 import { type Column, MISSING, valueAt } from "./columns";
-import type { Json } from "./types";
+import { STATUS_WORDS, type Json } from "./types";
 
 export class FilterError extends Error {
   constructor(
@@ -65,6 +65,7 @@ export function namesIn(text: string): string[] {
   }
 }
 
+const EQUALITIES = ["==", "!="];
 const COMPARISONS = ["==", "!=", "<", "<=", ">", ">="];
 const isComparison = (token: Token | undefined): boolean =>
   token !== undefined &&
@@ -146,16 +147,24 @@ class Parser {
       throw new FilterError(operator.place, "Expected one of == != < <= > >= contains after the name");
     }
     this.at++;
-    return compare(column, operator.text, this.literal());
+    return compare(column, operator.text, this.literal(column.name === "status" && EQUALITIES.includes(operator.text)));
   }
 
-  private literal(): Json {
+  private literal(isStatus: boolean): Json {
     const token = this.peek();
     if (token.kind === "end" || token.kind === "op") throw new FilterError(token.place, "Expected a value");
     this.at++;
     if (token.kind === "word" && CONSTANTS.has(token.text)) return CONSTANTS.get(token.text)!;
-    return token.value!;
+    return isStatus ? statusOf(token) : token.value!;
   }
+}
+
+/** A status by its name or by the word that the page shows, in any case. */
+function statusOf({ text, place, value }: Token): Json {
+  const given = String(value).toLowerCase().replace(/ /g, "_");
+  const found = Object.entries(STATUS_WORDS).find(([name, word]) => [name.toLowerCase(), word].includes(given));
+  if (found) return found[0];
+  throw new FilterError(place, `There is no status ${text}. The statuses are ${Object.values(STATUS_WORDS).join(", ")}`);
 }
 
 function compare(column: Column, operator: string, literal: Json): Test {

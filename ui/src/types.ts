@@ -1,6 +1,14 @@
 // What the server answers: the keys of the command line's --json output, and a few more.
 
 export type Json = null | boolean | number | string | Json[] | { [key: string]: Json };
+/** The statuses of trials as the page calls them. */
+export const STATUS_WORDS: Record<string, string> = {
+  TERMINATED: "done",
+  ERROR: "error",
+  RUNNING: "running",
+  PAUSED: "paused",
+  PENDING: "pending",
+};
 /** States of an experiment that says itself what is wrong; what is wrong with others is damage. */
 export const UNREADABLE: readonly string[] = ["newer format", "not found", "unreadable"];
 export type Config = { [key: string]: Json };

@@ -38,7 +38,12 @@ export function ComparePage({ route }: { route: Route }) {
     })
     .filter((row) => row.values.some((v) => v !== "–") && (!onlyDifferent || row.differs));
   if (trials.length < 2) {
-    return <div class="card"><Empty title="Nothing to compare"><p>Select two or more trials in the <a href={link(store.id, ["trials"])}>table</a>, then press Compare.</p></Empty></div>;
+    return (
+      <>
+        <h1 class="hidden-visually">Compare</h1>
+        <div class="card"><Empty title="Nothing to compare"><p>Select two or more trials in the <a href={link(store.id, ["trials"])}>table</a>, then press Compare.</p></Empty></div>
+      </>
+    );
   }
   const colorOf = (id: string) => {
     const at = shown.findIndex((s) => s.id === id);

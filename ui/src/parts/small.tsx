@@ -2,16 +2,9 @@
 import type { ComponentChildren } from "preact";
 import { useEffect, useReducer, useRef, useState } from "preact/hooks";
 import { ago, oneLine, safe } from "../format";
-import { entryOf } from "../types";
+import { STATUS_WORDS, entryOf } from "../types";
 
-const WORDS: Record<string, string> = {
-  TERMINATED: "done",
-  ERROR: "error",
-  RUNNING: "running",
-  PAUSED: "paused",
-  PENDING: "pending",
-  NOT_STARTED: "not started",
-};
+const WORDS: Record<string, string> = { ...STATUS_WORDS, NOT_STARTED: "not started" };
 
 export const statusWord = (status: string): string => entryOf(WORDS, status) ?? oneLine(status, 30);
 
