@@ -369,6 +369,31 @@ def test_recovery_in_words(varied: LiveServer, open_page: Open) -> None:
     page.unsee("at least", ".tile")
 
 
+def test_copy_has_the_colour_of_its_donor(alike: LiveServer, open_page: Open) -> None:
+    """Trial 1 copied trial 0; the others neither copied nor were copied."""
+    begin, end, config = 1_700_000_000, 1_700_000_040, {"lr": 0.1, "layers": 2}
+    nodes = [
+        {"trial_id": "abcde_00000", "segments": [[begin, end, 0, 4, config]]},
+        {"trial_id": "abcde_00001", "segments": [[begin, begin + 20, 0, 2, config], [begin + 20, end, 2, 4, config]]},
+    ]
+    edges = [{"time": begin + 20, "to": "abcde_00001", "from": "abcde_00000", "iteration": 2, "checkpoint": "c"}]
+    page = open_page(alike.address, "#/")
+    _replaced(page, "/charts/lineage", lambda found: {"nodes": nodes, "edges": edges, "params": ["lr"]})
+    page.go("#/charts/lineage")
+    page.page.wait_for_selector("[aria-label='Lineage of 4 trials with 1 copy'] canvas")
+    page.see("abcde_00003", ".legend")
+    box = page.page.locator(".u-over").first.bounding_box()
+    assert box is not None
+    lane = box["y"] + box["height"] * (1 - (2 + 0.7) / 4.4)
+    page.page.mouse.move(box["x"] + box["width"] * 0.75, lane)
+    page.see("abcde_00001", ".tooltip")
+    page.see("descends from abcde_00000", ".tooltip")
+    page.page.mouse.move(box["x"] + box["width"] * 0.25, lane)
+    page.see("iterations 0 to 2", ".tooltip")
+    page.unsee("descends", ".tooltip")
+    page.screenshot("copies")
+
+
 def test_workers_of_one_slot_are_one_line(varied: LiveServer, open_page: Open) -> None:
     page = open_page(varied.address, "#/charts/workers")
     page.page.wait_for_selector("[aria-label='Timeline of 1 slot with 13 attempts'] canvas")
