@@ -182,7 +182,9 @@ def test_store_that_does_not_answer_is_named_and_ages_grow(varied: LiveServer, o
 def test_experiment_of_a_newer_format_is_not_called_a_lost_connection(varied: LiveServer, open_page: Open) -> None:
     page = open_page(varied.address, "#/")
     page.expected += ["status of 4", "MIME type"]
-    body = json.dumps({"error": "Written by holdfast 9.0.", "state": "newer format", "name": "newer", "path": "/x/newer"})
+    body = json.dumps(
+        {"error": "Written by holdfast 9.0.", "state": "newer format", "name": "newer", "path": "/x/newer"}
+    )
     refused: list[str] = []
 
     def refuse(route: Route) -> None:
@@ -222,6 +224,15 @@ def test_none_is_a_value(varied: LiveServer, open_page: Open) -> None:
     page.page.wait_for_selector(CANVAS)
     page.page.locator("details.behind summary").click()
     page.see("None", "details.behind [role=cell]")
+
+
+def test_nested_parameters_have_the_names_of_their_columns(serve: Serve, open_page: Open, tmp_path: Path) -> None:
+    trials = [Written({"deep": {"a": {"b": 0.00003762559769557488}}}, [{"loss": 0.5}])]
+    page = open_page(serve(write_trials(tmp_path / "nested", trials, space={})).address, "#/")
+    for route in ("", "trials/abcde_00000"):
+        page.go(f"#/{route}")
+        page.see("deep/a/b", "dt")
+        page.see("3.763e-5", "dd")
 
 
 def test_failures_and_attempts_in_the_words_of_the_server(varied: LiveServer, open_page: Open) -> None:

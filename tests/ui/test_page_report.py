@@ -46,5 +46,16 @@ def test_report_shows_every_view_without_a_request(report: str, open_page: Calla
 
 
 def test_report_says_what_is_not_in_it(report: str, open_page: Callable[..., Opened]) -> None:
+    page = open_page(report, "#/trials/nothing")
+    page.see("No such trial", ".empty h2")
+    page.go("#/trials")
+    trial = page.text(".vrow a")
+    drop = """(id) => {
+      const { responses } = HOLDFAST_REPORT;
+      for (const key of Object.keys(responses)) if (key.endsWith(id)) delete responses[key];
+    }"""
+    page.page.evaluate(drop, trial)
+    page.page.locator(".vrow a").first.click()
+    page.see("Not in this report", ".empty h2")
     page = open_page(report, "#/charts/contour?x=act&y=nothing")
     page.see("This view is not in this report", "main")

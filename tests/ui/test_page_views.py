@@ -89,6 +89,21 @@ def test_table_is_filtered_and_sorted_by_the_address(server: LiveServer, open_pa
     page.until(f"(v => v.length === 12 && v.slice(0, 10).every((x, i) => i === 0 || x <= v[i - 1]))({values})")
 
 
+def test_table_is_sorted_by_short_names_and_by_whole_headers(server: LiveServer, open_page: Open) -> None:
+    page = open_page(server.address, "#/trials?sort=loss")
+    page.page.wait_for_selector("[aria-sort=ascending]")
+    page.see("loss", "[aria-sort=ascending]")
+    page.page.locator("[role=columnheader]", has_text="iteration").click(position={"x": 4, "y": 4})
+    page.see("iteration", "[aria-sort=ascending]")
+    page.go("#/trials?sort=nothing")
+    page.see("There is no column nothing to sort by.", "[role=alert]")
+    page.page.get_by_role("button", name="Columns").click()
+    for name in ("cause", "worker", "stopped early"):
+        page.page.locator("dialog label", has_text=name).locator("input").check()
+    page.page.get_by_role("button", name="Done").click()
+    page.see("stopped early", "[role=columnheader]")
+
+
 def test_filter_knows_the_words_of_the_page(server: LiveServer, open_page: Open) -> None:
     page = open_page(server.address, "#/trials?filter=status == error")
     page.see("2 of 12 trials", "[role=status]")

@@ -1,5 +1,5 @@
 // The only place that asks questions: of the report in the page if there is one, else of the server.
-import type { Unopened } from "./types";
+import type { Experiment, Unopened } from "./types";
 
 export class ApiError extends Error {
   constructor(
@@ -13,6 +13,8 @@ export class ApiError extends Error {
 }
 
 export type Query = Record<string, string | number | null | undefined>;
+
+type Responses = NonNullable<Window["HOLDFAST_REPORT"]>["responses"];
 
 const KEPT_IN_REPORTS = ["metric", "x", "y"];
 export const CONFLICT = 409; // The answer to questions that damage or a store that is away stands against.
@@ -35,13 +37,19 @@ export function encode(value: string): string {
 }
 
 function fromReport(path: string, query: Query) {
-  const responses = window.HOLDFAST_REPORT?.responses ?? {};
+  const responses: Responses = window.HOLDFAST_REPORT?.responses ?? {};
   const kept: Query = {};
   for (const name of KEPT_IN_REPORTS) kept[name] = query[name];
   const found = responses[`/${address(path, kept)}`] ?? responses[`/${path}`];
-  if (!found) throw new ApiError(NOT_FOUND, NOT_IN_REPORT);
+  if (!found) throw new ApiError(NOT_FOUND, whyMissing(responses, path));
   if (found.error) throw new ApiError(CONFLICT, found.error);
   return found;
+}
+
+/** A damaged experiment cannot be opened either: to send somebody there would be no help. */
+function whyMissing(responses: Responses, path: string): string {
+  const facts = responses[`/${path.split("/").slice(0, 3).join("/")}`]?.json as Partial<Experiment> | undefined;
+  return facts?.journal_damage ? "This view is not in this report, because the journal is damaged." : NOT_IN_REPORT;
 }
 
 function bytesOf(base64: string): ArrayBuffer {

@@ -13,6 +13,13 @@ export const STATUS_WORDS: Record<string, string> = {
 export const UNREADABLE: readonly string[] = ["newer format", "not found", "unreadable"];
 export type Config = { [key: string]: Json };
 
+/** A configuration or a result without levels: `a/b` for nested names, as in columns. */
+export function flat(given: Config): [string, Json][] {
+  return Object.entries(given).flatMap(([name, value]): [string, Json][] =>
+    value !== null && typeof value === "object" && !Array.isArray(value) ? flat(value).map(([below, v]) => [`${name}/${below}`, v]) : [[name, value]],
+  );
+}
+
 /** What stands under a name that users chose: `toString` and `constructor` are in every object without being an entry. */
 export function entryOf<T>(given: { [key: string]: T } | null | undefined, name: string): T | undefined {
   return given && Object.hasOwn(given, name) ? given[name] : undefined;

@@ -134,6 +134,13 @@ function paint(canvas: HTMLCanvasElement, scene: Scene, colors: Palette, width: 
   scene.axes.forEach((axis, i) => paintAxis(c, axis, xAt(i, scene.axes.length, width), scene.brushes.get(axis.name), colors));
 }
 
+/** Both ends and the middle; of whole numbers the one that is nearest to it. */
+function marksOf(axis: Axis): [number, string][] {
+  const values = [0, 0.5, 1].map((place) => valueOf(axis, place));
+  const shown = axis.whole ? [...new Set(values.map(Math.round))] : values;
+  return shown.map((v) => [placeOf(axis, v), number(v, axis.whole ? 15 : 3)]);
+}
+
 function paintAxis(c: CanvasRenderingContext2D, axis: Axis, x: number, brush: [number, number] | undefined, colors: Palette): void {
   const font = getComputedStyle(document.documentElement).getPropertyValue("--sans");
   c.strokeStyle = colors.muted;
@@ -150,7 +157,7 @@ function paintAxis(c: CanvasRenderingContext2D, axis: Axis, x: number, brush: [n
   c.font = `11px ${font}`;
   const marks: [number, string][] = axis.categories
     ? axis.categories.map((name, i) => [axis.categories!.length > 1 ? i / (axis.categories!.length - 1) : 0.5, name])
-    : [0, 0.5, 1].map((place) => [place, number(valueOf(axis, place), 3)]);
+    : marksOf(axis);
   const every = Math.ceil(marks.length / 14);
   marks.forEach(([place, text], i) => {
     if (i % every) return;

@@ -1,7 +1,7 @@
 // Charts about values: importance of parameters, slices, the distribution of results, the Pareto front.
 import { useMemo } from "preact/hooks";
-import { numberAt } from "../columns";
-import { number, oneLine, plural } from "../format";
+import { type TrialTable, numberAt } from "../columns";
+import { count as counted, number, oneLine, plural } from "../format";
 import { isReport } from "../api";
 import { Check, Empty, Select } from "../parts/small";
 import { link } from "../route";
@@ -22,12 +22,16 @@ interface Importance {
 }
 
 const LEAST_TRIALS = 10;
+const SAMPLE = 20_000; // Of more trials the server takes so many, evenly.
 
 export function ImportanceChart({ query, change }: ChartProps) {
   const store = useStore();
   const metric = metricOf(store, query.metric);
   const answer = useChart<Importance>("importance", { metric });
   const varying = useVarying();
+  useColumns(store, metric ? [`metric/${metric}`] : []);
+  const { table } = store;
+  const known = useMemo(() => countOf(table, `metric/${metric}`), [table.version, metric]);
   const judged = store.experiment!.params.slice(0, MAX_READ);
   const listed = answer.data?.params ?? [];
   const params = listed.filter(({ name }) => !varying || varying.includes(name) || !judged.includes(name));
@@ -41,7 +45,7 @@ export function ImportanceChart({ query, change }: ChartProps) {
       title="Importance"
       about="How much of the difference between results each parameter explains."
       controls={<MetricSelect value={metric} onChange={(m) => change({ metric: m })} />}
-      note={isFew ? null : [answer.data?.note, constant ? `${plural(constant, "parameter")} that ${constant === 1 ? "does" : "do"} not vary ${constant === 1 ? "is" : "are"} left out.` : ""].filter(Boolean).join(" ")}
+      note={isFew ? null : [answer.data?.note, trials >= SAMPLE && known > trials ? `They are an even sample of ${counted(known)}.` : "", constant ? `${plural(constant, "parameter")} that ${constant === 1 ? "does" : "do"} not vary ${constant === 1 ? "is" : "are"} left out.` : ""].filter(Boolean).join(" ")}
       table={{
         columns: [{ title: "parameter", width: 200 }, { title: "importance", right: true }],
         count: isFew ? 0 : params.length,
@@ -61,6 +65,14 @@ export function ImportanceChart({ query, change }: ChartProps) {
       )}
     </ChartFrame>
   );
+}
+
+/** How many trials have a value. */
+function countOf(table: TrialTable, name: string): number {
+  const column = table.get(name);
+  let found = 0;
+  for (let row = 0; row < table.rows; row++) if (Number.isFinite(numberAt(column, row))) found++;
+  return found;
 }
 
 export function SliceChart({ query, change }: ChartProps) {

@@ -56,6 +56,7 @@ export function lanesOf(workers: Worker[], count: number): Lane[] {
   });
 }
 
+const LEAST_S = 0.01; // A run this short has no length on an axis of time.
 const OUTCOMES = ["done", "running", "failed", "interrupted", "paused", "several"];
 
 function colorOf(outcome: string, colors: Palette): string {
@@ -90,7 +91,7 @@ function drawSpans(area: Area, lanes: Lane[]): void {
 function specOf(lanes: Lane[], experiment: string): PlotSpec {
   const [start, last] = extent(lanes.flatMap(({ ran }) => ran.flatMap(({ span }) => [span[0], span[1]])));
   return {
-    x: { label: "", time: true, min: start, max: Math.max(last, start + 1) },
+    x: { label: "", time: true, min: start, max: last - start > LEAST_S ? last : start + 1 },
     y: { label: "", categories: lanes.map(({ name }) => name), min: -0.7, max: lanes.length - 0.3 },
     draw: (area) => drawSpans(area, lanes),
     hit: (area, left, top) => {

@@ -10,7 +10,7 @@ import { Behind } from "../parts/behind";
 import { Ago, Command, statusWord } from "../parts/small";
 import { link } from "../route";
 import { useStore } from "../store";
-import { type Best, type Experiment, type Failure, type Json, type Note, type TrialRow, UNREADABLE, entryOf } from "../types";
+import { type Best, type Experiment, type Failure, type Json, type Note, type TrialRow, UNREADABLE, entryOf, flat } from "../types";
 
 const ORDER = ["TERMINATED", "ERROR", "RUNNING", "PAUSED", "PENDING", "NOT_STARTED"];
 const COLORS: Record<string, string> = {
@@ -194,7 +194,7 @@ function BestCard({ experiment }: { experiment: Experiment }) {
     <section class="card half">
       <div class="card-head"><h2>Best trial</h2><a class="small" href={link(experiment.id, ["trials", best.id])}>{oneLine(best.id, 40)}</a></div>
       <dl class="facts">
-        {Object.entries(best.config).slice(0, 40).map(([name, v]) => (
+        {flat(best.config).slice(0, 40).map(([name, v]) => (
           <><dt>{oneLine(name, 60)}</dt><dd class="number">{configValue(v, 200)}</dd></>
         ))}
       </dl>

@@ -1,6 +1,6 @@
 // One trial: configuration, curves, story, error, log, checkpoints, lineage.
 import { useEffect, useLayoutEffect, useMemo, useRef, useState } from "preact/hooks";
-import { getJson, trialPath } from "../api";
+import { getJson, isReport, trialPath } from "../api";
 import { NoCurves, curvesSpec, shownCurves, useCurvesOf } from "../charts/curves";
 import { Plot } from "../charts/plot";
 import { MetricSelect, metricOf } from "../charts/select";
@@ -12,7 +12,7 @@ import { Empty, Loading, Pill } from "../parts/small";
 import { useResource } from "../resource";
 import { type Route, go, link, useQuery } from "../route";
 import { useStore } from "../store";
-import { type Attempt, type Checkpoint, type Config, type Copy, type ErrorFacts, type StoryLine, type TrialDetail, entryOf } from "../types";
+import { type Attempt, type Checkpoint, type Config, type Copy, type ErrorFacts, type StoryLine, type TrialDetail, entryOf, flat } from "../types";
 import { NotesCard } from "./overview";
 
 const ANSI_COLORS = /\u001b\[[0-9;]*m/g;
@@ -26,7 +26,7 @@ export function TrialPage({ route, trial }: { route: Route; trial: string }) {
   useEffect(() => onKey("Escape", () => go(link(store.id, ["trials"]))), [store.id]);
   const detail = answer.data;
   if (!detail) {
-    return <div class="card">{answer.error ? <Empty title="No such trial"><p>{safe(answer.error, 400)}</p></Empty> : <Loading what="Loading the trial ..." />}</div>;
+    return <div class="card">{answer.error ? <Empty title={store.table.row(trial) === undefined ? "No such trial" : isReport() ? "Not in this report" : "Not available"}><p>{safe(answer.error, 400)}</p></Empty> : <Loading what="Loading the trial ..." />}</div>;
   }
   return (
     <>
@@ -111,7 +111,7 @@ function CurveCard({ route, trial }: { route: Route; trial: string }) {
 }
 
 function FactsCard({ title, facts, show = value }: { title: string; facts: Config; show?: typeof value }) {
-  const entries = Object.entries(facts);
+  const entries = flat(facts);
   return (
     <section class="card half">
       <h2>{title}</h2>

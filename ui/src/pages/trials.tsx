@@ -23,6 +23,13 @@ const FIXED: Record<string, { title: string; width: number; right?: boolean }> =
   ended: { title: "ended", width: 166 },
   attempts: { title: "attempts", width: 92, right: true },
   reason: { title: "reason", width: 220 },
+  cause: { title: "cause", width: 140 },
+  worker: { title: "worker", width: 160 },
+  early_stopped: { title: "stopped early", width: 124, right: true },
+  interrupted: { title: "interrupted", width: 112, right: true },
+  failures: { title: "failures", width: 92, right: true },
+  checkpoints: { title: "checkpoints", width: 112, right: true },
+  created: { title: "created", width: 166 },
 };
 
 function defaultColumns(store: ExperimentStore): string[] {
@@ -49,6 +56,13 @@ function allColumns(store: ExperimentStore): string[] {
 /** Whether the server may have such a column: others would make it refuse the whole question. */
 const mayBe = (key: string): boolean => entryOf(FIXED, key) !== undefined || PREFIXES.some((prefix) => key.startsWith(prefix));
 
+/** The column that an address names, with or without its kind; undefined if there is none. */
+function sortColumn(store: ExperimentStore, name: string): string | undefined {
+  const extremes = store.experiment!.metrics.flatMap((metric) => [`min/${metric}`, `max/${metric}`]);
+  const known = new Set([...allColumns(store), ...extremes]);
+  return resolve(name, (column) => known.has(column));
+}
+
 export function columnTitle(key: string): string {
   const fixed = entryOf(FIXED, key);
   if (fixed) return fixed.title;
@@ -68,7 +82,7 @@ function vcolumn(key: string, table: TrialTable): VColumn {
 export function shownValue(key: string, given: Json, isThere = given !== null): string {
   if (given === null) return isThere ? "None" : "–";
   if (key === "time_total_s") return duration(given as number);
-  if (key === "started" || key === "ended") return clock(given as number);
+  if (key === "started" || key === "ended" || key === "created") return clock(given as number);
   return typeof given === "number" ? number(given) : valueText(given, 60);
 }
 
@@ -83,7 +97,7 @@ function useRows(store: ExperimentStore, filter: string, sort: string, descendin
   const known = useMemo(() => new Set(allColumns(store)), [store.experiment]);
   const needed = useMemo(() => {
     const named = namesIn(filter).map((name) => resolve(name, (column) => known.has(column)));
-    return [sort, ...named].filter((name): name is string => Boolean(name) && known.has(name!));
+    return [sort, ...named].filter((name): name is string => Boolean(name) && (name === sort || known.has(name!)));
   }, [filter, sort, known]);
   useColumns(store, needed);
   return useMemo(() => {
@@ -113,7 +127,8 @@ export function TrialsPage({ route }: { route: Route }) {
   const change = useQuery(route, store.id, ["trials"]);
   const shown = query.columns ? query.columns.split("|").filter(mayBe) : defaultColumns(store);
   useColumns(store, shown);
-  const { rows, problem } = useRows(store, query.filter ?? "", query.sort ?? "", query.desc === "1");
+  const sort = query.sort ? sortColumn(store, query.sort) : "";
+  const { rows, problem } = useRows(store, query.filter ?? "", sort ?? "", query.desc === "1");
   const [active, setActive] = useState(-1);
   const selected = (query.select ?? "").split(",").filter(Boolean);
   const [choosing, setChoosing] = useState(false);
@@ -129,7 +144,7 @@ export function TrialsPage({ route }: { route: Route }) {
     ...shown.map((key) => vcolumn(key, table)),
   ];
   const onSort = (key: string) => {
-    if (query.sort !== key) change({ sort: key, desc: undefined });
+    if (sort !== key) change({ sort: key, desc: undefined });
     else if (query.desc !== "1") change({ desc: "1" });
     else change({ sort: undefined, desc: undefined });
   };
@@ -151,9 +166,10 @@ export function TrialsPage({ route }: { route: Route }) {
         <a class="button" aria-disabled={selected.length < 2} href={selected.length > 1 ? link(store.id, ["compare"], { trials: selected.join(",") }) : undefined}>{`Compare${selected.length ? ` (${selected.length})` : ""}`}</a>
       </div>
       {problem && <p class="problem" role="alert">{oneLine(problem, 400)}</p>}
+      {sort === undefined && <p class="problem" role="alert">{`There is no column ${oneLine(query.sort, 100)} to sort by.`}</p>}
       {table.rows ? (
         <VTable label="Trials" columns={columns} count={rows.length} cell={cell} height={`min(${44 + rows.length * 34}px, max(320px, calc(100vh - 210px)))`} active={active}
-          sort={query.sort ? { key: query.sort, descending: query.desc === "1" } : undefined} onSort={onSort} onOpen={(at) => go(link(store.id, ["trials", table.id(rows[at]!)]))} />
+          sort={sort ? { key: sort, descending: query.desc === "1" } : undefined} onSort={onSort} onOpen={(at) => go(link(store.id, ["trials", table.id(rows[at]!)]))} />
       ) : (
         <div class="card">{table.version ? <Empty title="No trial yet"><p>{experiment!.state === "running" ? "The search has not created one yet." : "Start the experiment with Tuner(...).fit()."}</p></Empty> : <Loading what="Loading trials ..." />}</div>
       )}

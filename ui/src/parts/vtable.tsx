@@ -116,11 +116,12 @@ function Head({ columns, sort, onSort }: Props) {
       <div class="vhead" role="row" aria-rowindex={1}>
         {columns.map((column) => {
           const sorted = sort?.key === column.key ? (sort.descending ? "descending" : "ascending") : undefined;
+          const sorts = column.sortable && onSort && !column.head;
           return (
-            <div role="columnheader" class={column.right ? "right" : ""} aria-sort={sorted} title={column.title}>
+            <div role="columnheader" class={`${column.right ? "right" : ""}${sorts ? " sorts" : ""}`} aria-sort={sorted} title={column.title}>
               {column.head ??
-                (column.sortable && onSort ? (
-                  <button type="button" onClick={() => onSort(column.key)}>
+                (sorts ? (
+                  <button type="button" onClick={() => onSort!(column.key)}>
                     <span class="clip">{column.title}</span>
                     {sorted && <span aria-hidden="true">{sort!.descending ? "↓" : "↑"}</span>}
                   </button>
