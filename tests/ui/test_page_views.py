@@ -110,7 +110,7 @@ def test_filter_knows_the_words_of_the_page(server: LiveServer, open_page: Open)
     page.page.locator("input[type=search]").fill("status == Done or status == 'ERROR'")
     page.see("12 trials", "[role=status]")
     page.page.locator("input[type=search]").fill("status != complete")
-    page.see("There is no status complete. The statuses are done, error, running", "[role=alert]")
+    page.see("No status is called complete. There are: done, error, running", "[role=alert]")
 
 
 def test_bad_filter_says_where(server: LiveServer, open_page: Open) -> None:

@@ -154,17 +154,18 @@ class Parser {
     const token = this.peek();
     if (token.kind === "end" || token.kind === "op") throw new FilterError(token.place, "Expected a value");
     this.at++;
-    if (token.kind === "word" && CONSTANTS.has(token.text)) return CONSTANTS.get(token.text)!;
-    return isStatus ? statusOf(token) : token.value!;
+    const given = token.kind === "word" && CONSTANTS.has(token.text) ? CONSTANTS.get(token.text)! : token.value!;
+    return isStatus && given !== null ? statusOf(token) : given;
   }
 }
 
 /** A status by its name or by the word that the page shows, in any case. */
 function statusOf({ text, place, value }: Token): Json {
-  const given = String(value).toLowerCase().replace(/ /g, "_");
+  const given = String(value).toLowerCase();
+  if (given === "failed") return "ERROR"; // As counts of trials call it.
   const found = Object.entries(STATUS_WORDS).find(([name, word]) => [name.toLowerCase(), word].includes(given));
   if (found) return found[0];
-  throw new FilterError(place, `There is no status ${text}. The statuses are ${Object.values(STATUS_WORDS).join(", ")}`);
+  throw new FilterError(place, `No status is called ${text}. There are: ${Object.values(STATUS_WORDS).join(", ")}`);
 }
 
 function compare(column: Column, operator: string, literal: Json): Test {
