@@ -284,7 +284,7 @@ class JournalDamagedError(DamageError):
         file: Segment file, relative to the experiment's root; of a journal in a store, the key of the object.
         offset: Byte offset of the damaged record.
         seq: Number of the first record that cannot be read.
-        missing: How many records are known to be missing at the end; None if nothing, or no number, is known.
+        missing: How many records are known to be missing; None if none is, or if the number is not known.
         since: When the last record before the missing ones was written, in seconds since 1970; None if not known.
         summary: What is wrong, without what to do about it; empty if only the message tells.
     """

@@ -221,6 +221,63 @@ def test_trials_of_a_killed_driver_whose_journal_is_gone_go_on_from_their_checkp
         lab.close()
 
 
+# --- an older segment is damaged, and a snapshot knows what was in it
+
+
+@pytest.fixture(scope="module")
+def resumed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Both of two drivers have left before the end: one trial has still to go on from its checkpoint."""
+    root = tmp_path_factory.mktemp("resumed") / "exp"
+    run_two_drivers(root)
+    return root
+
+
+@pytest.fixture(params=["gone", "cut", "cut in its header"])
+def older_damaged(request: pytest.FixtureRequest, resumed: Path, tmp_path: Path) -> Path:
+    root = tmp_path / "exp"
+    shutil.copytree(resumed, root)
+    oldest, *newer = sorted((root / ".holdfast" / "journal").iterdir())
+    snapshot = max((root / ".holdfast" / "snapshots").glob("*.hfs"))
+    assert newer[-1].name.encode() in snapshot.read_bytes(), "the snapshot must be of a newer segment"
+    if request.param == "gone":
+        oldest.unlink()
+    else:
+        os.truncate(oldest, 20 if "header" in request.param else oldest.stat().st_size // 2)
+    return root
+
+
+def test_an_older_segment_is_missed_by_every_reader_though_a_snapshot_knows_what_was_in_it(
+    older_damaged: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    test_no_reader_takes_what_is_left_for_all(older_damaged, tmp_path, capsys)
+    with pytest.raises(JournalDamagedError, match="a snapshot of record") as caught:
+        tune.ResultGrid.from_path(str(older_damaged))
+    oldest = ".holdfast/journal/00000001-000000000001.hfj"
+    assert caught.value.file == oldest
+    assert (caught.value.missing or 0) > 0
+    capsys.readouterr()
+    assert holdfast(["status", str(older_damaged), "--json"]) == 1
+    facts = json.loads(capsys.readouterr().out)
+    assert facts["journal_damage"]["file"] == oldest
+    assert holdfast(["resume", str(older_damaged)]) == 1
+
+
+def test_a_repair_rebuilds_what_an_older_segment_told(older_damaged: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert holdfast(["repair", str(older_damaged), "--yes"]) == 0
+    told = capsys.readouterr().out
+    assert "Rebuilt from files" in told
+    assert holdfast(["verify", str(older_damaged)]) == 0, capsys.readouterr().out
+    grid = tune.ResultGrid.from_path(str(older_damaged))
+    assert [len(result.metrics_dataframe) for result in grid][:2] == [4, 4]  # type: ignore[arg-type]
+    grid = tune.Tuner.restore(str(older_damaged), count_to_four).fit()
+    assert grid.num_terminated == 3
+    for result in grid:
+        rows = result.metrics_dataframe
+        assert rows is not None
+        assert list(rows["step"]) == [1, 2, 3, 4]
+    assert holdfast(["verify", str(older_damaged)]) == 0
+
+
 # --- the last driver is gone without a trace
 
 
@@ -231,18 +288,22 @@ def rolled_back(tmp_path_factory: pytest.TempPathFactory) -> Path:
     The first driver ran one trial in full and left the others; the second has finished them.
     """
     root = tmp_path_factory.mktemp("rolled-back") / "exp"
+    before = root.parent / "before"
+    run_two_drivers(root, between=lambda: shutil.copytree(root / ".holdfast", before))
+    shutil.rmtree(root / ".holdfast")
+    shutil.move(before, root / ".holdfast")
+    return root
+
+
+def run_two_drivers(root: Path, *, between: Callable[[], object] = lambda: None) -> None:
     tune.Tuner(
         count_to_four,
         param_space={"x": tune.grid_search([1, 2, 3])},
         tune_config=tune.TuneConfig(max_concurrent_trials=1),
         run_config=tune.RunConfig(name=root.name, storage_path=str(root.parent), verbose=0, callbacks=[LeaveEarly()]),
     ).fit()
-    before = root.parent / "before"
-    shutil.copytree(root / ".holdfast", before)
-    assert tune.Tuner.restore(str(root), run_config=tune.RunConfig(verbose=0)).fit().num_errors == 0
-    shutil.rmtree(root / ".holdfast")
-    shutil.move(before, root / ".holdfast")
-    return root
+    between()
+    assert tune.Tuner.restore(str(root)).fit().num_errors == 0
 
 
 class LeaveEarly(tune.Callback):

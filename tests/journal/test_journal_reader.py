@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 from faulty_disk import FaultyDisk
@@ -119,7 +120,8 @@ def read_damaged(disk: FaultyDisk) -> tuple[list[bytes], JournalDamagedError | N
 
 
 def readable_behind(error: JournalDamagedError) -> int:
-    return int(str(error).split(" records after")[0].rpartition(" ")[2])
+    found = re.search(r"(\d+) records? after", str(error))
+    return int(found[1]) if found else 0
 
 
 @pytest.mark.usefixtures("small_segments")
@@ -136,9 +138,7 @@ def test_a_flipped_bit_is_named_wherever_it_is_and_costs_at_most_its_own_record(
             content[byte] ^= mask
             got, error = read_damaged(disk)
             assert error is not None
-            if error.missing is not None:  # the last record, which a write cut short would look like
-                assert is_newest
-                assert got == everything[:-1]
+            if is_newest and len(got) == 44:  # the last record, which a write cut short would look like
                 assert (error.seq, error.missing) == (45, 1)
                 assert damages(disk) == [error.summary]
             else:
@@ -147,6 +147,7 @@ def test_a_flipped_bit_is_named_wherever_it_is_and_costs_at_most_its_own_record(
                 in_header = error.offset == 0
                 assert got == ([] if in_header else everything[: error.seq - 1])
                 assert readable_behind(error) == len(everything) - error.seq + in_header
+                assert error.missing == (None if in_header else 1)
                 assert damages(disk)
             content[byte] ^= mask
     assert read_damaged(disk) == (everything, None)

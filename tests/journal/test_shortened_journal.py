@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -25,7 +26,9 @@ from holdfast.journal import (
     verify_journal,
 )
 from holdfast.journal.claims import Claim
+from holdfast.journal.reader import check_chain
 from holdfast.journal.recovery import RepairReport
+from holdfast.journal.segments import read_chain
 
 
 @pytest.fixture
@@ -58,6 +61,8 @@ def missing(disk: FaultyDisk) -> int | None:
         else:
             told.append(None)
     found = [finding for finding in verify_journal(ROOT, disk=disk) if finding.level == "damage"]
+    if told[0] is None:
+        check_chain(ROOT, disk)
     assert told[0] == told[1]
     assert bool(found) == (told[0] is not None)
     return told[0]
@@ -116,6 +121,56 @@ def test_a_newest_segment_that_is_gone_is_noticed(disk: FaultyDisk) -> None:
     with pytest.raises(JournalDamagedError, match=r"it is missing, and by \.holdfast/epochs/00000002\.synced"):
         records(disk)
     assert missing(disk) is not None
+
+
+@pytest.mark.usefixtures("small_segments")
+def test_an_older_segment_that_is_gone_or_cut_is_noticed_by_whoever_begins_behind_it(disk: FaultyDisk) -> None:
+    """A snapshot spares its readers the segments before it: what is wrong there must be found by names and sizes."""
+    for _ in range(2):
+        journal = write(disk, 0)
+        for n in range(journal.written_seq + 1, journal.written_seq + 30):
+            journal.append(numbered(n, n))
+        journal.close()
+    everything, files = records(disk), segments(disk)
+    assert len(files) > 4
+    check_chain(ROOT, disk)
+    seals = [link.seal for link in read_chain(ROOT, disk).links]
+    for path, seal in zip(files[:-1], seals, strict=False):
+        whole = bytes(disk.content(path))
+        assert seal is not None
+        for cut in (0, 20, seal.length // 2, seal.length - 1):
+            disk.content(path)[:] = whole[:cut]
+            with pytest.raises(JournalDamagedError, match="holdfast repair") as caught:
+                check_chain(ROOT, disk)
+            error = caught.value
+            assert error.file.endswith(path.rpartition("/")[2])
+            readable = int((re.search(r"(\d+) records? after", str(error)) or "00")[1])
+            assert error.seq - 1 + (error.missing or 0) + readable == len(everything)
+            assert missing(disk) == error.missing
+            assert segments(disk) == files, "a driver that refuses must not have begun a segment"
+        disk.content(path)[:] = whole
+        check_chain(ROOT, disk)
+    disk.remove(files[1])
+    disk.remove(files[2])
+    with pytest.raises(JournalDamagedError, match="the file is missing") as caught:
+        check_chain(ROOT, disk)
+    begins = [int(path.rpartition("-")[2].removesuffix(".hfj")) for path in files]
+    assert caught.value.file.endswith(files[2].rpartition("/")[2])
+    assert (caught.value.seq, caught.value.missing) == (begins[1], begins[3] - begins[1])
+
+
+def test_the_error_about_an_older_segment_says_since_when_records_are_missing(tmp_path: Path) -> None:
+    for n in range(3):
+        journal = Journal.create_or_append(tmp_path, claim_epoch(tmp_path), threaded=False)
+        journal.append([ev.encode(ev.Noted(1_700_000_000.0 + 10 * n + k, -1, "x")) for k in range(4)])
+        journal.close()
+    _, middle, _ = sorted((tmp_path / ".holdfast" / "journal").iterdir())
+    middle.unlink()
+    with pytest.raises(JournalDamagedError, match="4 records are missing, written after 20") as caught:
+        check_chain(tmp_path)
+    assert (caught.value.seq, caught.value.missing, caught.value.since) == (5, 4, 1_700_000_003.0)
+    for part in ("the 4 records before it", "4 records after it", f"holdfast repair {tmp_path}"):
+        assert part in str(caught.value)
 
 
 def test_all_segments_gone_is_noticed(disk: FaultyDisk) -> None:

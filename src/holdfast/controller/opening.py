@@ -22,7 +22,7 @@ from holdfast.core.state import State, Status, Stored, Trial, UserNote, WorkerFa
 from holdfast.core.transitions import CHANGES_ITS_TRIAL, apply, check_known
 from holdfast.errors import JournalDamagedError
 from holdfast.journal.frames import FRAME_OVERHEAD
-from holdfast.journal.reader import JournalContents, bytes_behind, no_contents
+from holdfast.journal.reader import JournalContents, bytes_behind, check_chain, no_contents
 from holdfast.journal.records import check_stage_name, check_trial_names, read_events
 from holdfast.journal.snapshot import Snapshot, SnapshotStore
 from holdfast.storage.local import REAL_DISK, Disk
@@ -158,12 +158,15 @@ def open_state(
     found = None if snapshot is None else _unpack(root, snapshot, retention, meter)
     if snapshot is not None and found is not None and (listener is None or listener.accepts(found[1], found[0])):
         state, position, seq = found[0], snapshot.position, snapshot.seq
+    before = None if position is None else _damage_before(root, disk)
+    if before is not None and not tolerant:
+        raise before
     try:
         events = read_events(root, after=position, disk=disk, through=None if meter is None else meter.records)
     except JournalDamagedError as damage:
         if not tolerant:
             raise
-        return Opened(state, no_contents(root, disk), seq, damage)
+        return Opened(state, no_contents(root, disk), seq, before or damage)
     check, fold = check_known, apply
     changed: set[int] = set()
     try:
@@ -180,8 +183,17 @@ def open_state(
     except JournalDamagedError as damage:
         if not tolerant:
             raise
-        return Opened(state, events.contents, seq, damage, changed)
-    return Opened(state, events.contents, seq, changed=changed)
+        return Opened(state, events.contents, seq, before or damage, changed)
+    return Opened(state, events.contents, seq, before, changed)
+
+
+def _damage_before(root: Path, disk: Disk) -> JournalDamagedError | None:
+    """What is wrong with the segments before a snapshot, which are not read: their rows are missing in every table."""
+    try:
+        check_chain(root, disk)
+    except JournalDamagedError as damage:
+        return damage
+    return None
 
 
 class _Meter:

@@ -189,6 +189,19 @@ def count_readable(buffer: bytes, offset: int, seq: int, end: int) -> int:
     return found
 
 
+def count_unreadable(buffer: bytes, offset: int, seq: int, end: int, end_seq: int | None) -> int:
+    """Count the records at and behind a damaged place that do not match their checksums, or are not there.
+
+    ``end_seq`` is the number of the record behind the last one. If it is None, only gaps between good records count.
+    """
+    lost = 0
+    while (hit := find_frame(buffer, offset, seq, end)) is not None:
+        lost += hit[1] - seq
+        good = scan(buffer, hit[1], hit[0], end)
+        offset, seq = good.offset, good.next_seq
+    return lost if end_seq is None else lost + max(0, end_seq - seq)
+
+
 def find_frame(buffer: bytes, offset: int, seq: int, end: int) -> tuple[int, int] | None:
     """Find the first valid frame at or behind ``offset`` whose number is at least ``seq``.
 

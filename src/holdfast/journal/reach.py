@@ -126,12 +126,12 @@ def shortfall(
         return _error(root, disk, f"{mark.epoch:08d}-*.hfj", text, None, end)
     name = parse_name(place.segment)
     if name is not None and (head is None or name > head.name):
-        text = f"it is missing, and by {mark.file} the journal had {_records(place.next_seq - 1)}"
+        text = f"it is missing, and by {mark.file} the journal had {records_text(place.next_seq - 1)}"
         return _error(root, disk, place.segment, text, place, end)
     if end.position.next_seq < place.next_seq:
         text = (
             f"it ends with record {end.position.next_seq - 1} at byte {end.position.offset}, and by {mark.file} the "
-            f"journal had {_records(place.next_seq - 1)}"
+            f"journal had {records_text(place.next_seq - 1)}"
         )
         return _error(root, disk, end.position.segment, text, place, end)
     return None
@@ -152,7 +152,7 @@ def foreign(root: str, disk: Disk, links: list[SegmentLink]) -> JournalDamagedEr
             )
             return JournalDamagedError(
                 f"The journal of {root} is damaged at record {link.name.first_seq}: {file}: {summary}. "
-                f"The {_records(link.name.first_seq - 1)} before it are not affected, and nothing was overwritten. "
+                f"The {records_text(link.name.first_seq - 1)} before it are not affected, and nothing was overwritten. "
                 f"Put the right file back from a backup; or `holdfast repair {root}` keeps a copy of everything and "
                 f"rebuilds what it can.",
                 file=file,
@@ -226,11 +226,30 @@ def _claimed_by(root: str, disk: Disk, epoch: int) -> str | None:
     return claim.writer or None
 
 
-def _records(count: int) -> str:
+def records_text(count: int) -> str:
+    """Return a number of records in words."""
     return "1 record" if count == 1 else f"{count} records"
 
 
-def _since(last: bytes | None) -> float | None:
+def lost_text(missing: int | None, since: float | None, *, which: str = "everything") -> str:
+    """Return in a sentence how many records are missing, and since when."""
+    lost = "An unknown number of records is"
+    if missing:
+        lost = f"{records_text(missing)} {'is' if missing == 1 else 'are'}"
+    when = "" if since is None else f", {which} after {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}"
+    return f"{lost} missing{when}"
+
+
+def snapshot_text(root: str, disk: Disk, kept: int) -> str:
+    """Name the newest snapshot, for a list, if it knows more than the first ``kept`` records; else ""."""
+    snapshot = _of_snapshots(root, disk)
+    if snapshot is None or snapshot.position is None or snapshot.position.next_seq <= kept + 1:
+        return ""
+    return f"a snapshot of record {snapshot.position.next_seq - 1}, "
+
+
+def written_at(last: bytes | None) -> float | None:
+    """Return when a record was written; None if that is not known."""
     if last is None:
         return None
     try:
@@ -242,21 +261,15 @@ def _since(last: bytes | None) -> float | None:
 def _error(root: str, disk: Disk, segment: str, what: str, place: Position | None, end: End) -> JournalDamagedError:
     kept = end.position.next_seq - 1
     missing = None if place is None else max(0, place.next_seq - 1 - kept)
-    since = _since(end.last)
-    lost = f"{_records(missing)} {'is' if missing == 1 else 'are'}" if missing else "An unknown number of records is"
-    when = "" if since is None else f", everything after {time.strftime('%Y-%m-%d %H:%M:%S', time.localtime(since))}"
-    summary = f"{what}. {lost} missing{when}"
+    since = written_at(end.last)
+    summary = f"{what}. {lost_text(missing, since)}"
     file = relative_path(segment)
-    snapshot = _of_snapshots(root, disk)
-    also = ""
-    if snapshot is not None and snapshot.position is not None and snapshot.position.next_seq > kept + 1:
-        also = f"a snapshot of record {snapshot.position.next_seq - 1}, "
     return JournalDamagedError(
         f"The journal of {root} has lost records: {file}: {summary}. What still exists: the first "
-        f"{_records(kept)}, {also}result files and checkpoints, all as they were. Nothing was overwritten. Put the "
-        f"file back from a backup if there is one. Otherwise `holdfast verify {root}` lists all damage, and "
-        f"`holdfast repair {root}` keeps a copy of everything, rebuilds what it can from snapshots, result files and "
-        f"checkpoints, and makes the experiment resumable.",
+        f"{records_text(kept)}, {snapshot_text(root, disk, kept)}result files and checkpoints, all as they were. "
+        f"Nothing was overwritten. Put the file back from a backup if there is one. Otherwise `holdfast verify {root}` "
+        f"lists all damage, and `holdfast repair {root}` keeps a copy of everything, rebuilds what it can from "
+        f"snapshots, result files and checkpoints, and makes the experiment resumable.",
         file=file,
         offset=end.position.offset if segment == end.position.segment else 0,
         seq=kept + 1,

@@ -13,14 +13,27 @@ from itertools import count
 from typing import NamedTuple
 
 from holdfast.errors import FencedError, JournalDamagedError
-from holdfast.journal.frames import Scan, classify_tail, count_readable, scan
+from holdfast.journal.frames import Scan, classify_tail, count_readable, count_unreadable, find_frame, scan
 from holdfast.journal.position import START as START
 from holdfast.journal.position import Position as Position
-from holdfast.journal.reach import DurableMark, End, foreign, newest_mark, shortfall, vouched_by
+from holdfast.journal.reach import (
+    DurableMark,
+    End,
+    foreign,
+    lost_text,
+    newest_mark,
+    records_text,
+    shortfall,
+    snapshot_text,
+    vouched_by,
+    written_at,
+)
 from holdfast.journal.segments import (
     BrokenChain,
     Chain,
     SegmentLink,
+    SegmentName,
+    list_segments,
     parse_name,
     read_chain,
     relative_path,
@@ -230,41 +243,126 @@ def count_behind(root: str, disk: Disk, links: list[SegmentLink], offset: int, s
 
 def count_in_broken(root: str, disk: Disk, broken: BrokenChain) -> int:
     """Count the records that can be read in and behind a segment that breaks the chain."""
-    total = 0
-    if broken.later:
-        total = count_behind(root, disk, broken.later, broken.later[0].body, broken.later[0].name.first_seq)
+    later = broken.later
+    behind = count_behind(root, disk, later, later[0].body, later[0].name.first_seq) if later else 0
+    return behind + _count_inside(root, disk, broken)
+
+
+def _count_inside(root: str, disk: Disk, broken: BrokenChain) -> int:
     try:
         buffer = disk.read(segment_path(root, broken.name.file))
     except FileNotFoundError:
-        return total
+        return 0
     seal = broken.later[0].header.prev if broken.later else None
     end = len(buffer) if seal is None else min(seal.length, len(buffer))
-    return total + count_readable(buffer, 0, broken.name.first_seq, end)
+    return count_readable(buffer, 0, broken.name.first_seq, end)
+
+
+def check_links(root: str, disk: Disk, links: list[SegmentLink]) -> None:
+    """Compare the segments of a chain with what their successors say of them, by owner and size.
+
+    Whoever begins in the middle, with a snapshot, never reads the segments before it. This is what they cost: their
+    headers, which `read_chain` has read, and one byte of each.
+
+    Raises:
+        JournalDamagedError: A segment is another experiment's, or shorter than it was when its successor was made.
+    """
+    if (strange := foreign(root, disk, links)) is not None:
+        raise strange
+    for index, link in enumerate(links):
+        if link.seal is not None and not disk.read(segment_path(root, link.name.file), link.seal.length - 1, 1):
+            damage = read_link(root, disk, links[index:], link.body, link.name.first_seq).damage
+            if damage is not None:
+                raise damage
+
+
+def check_chain(root: str | os.PathLike[str], disk: Disk = REAL_DISK) -> None:
+    """Check that the history's segments are there and as long as they were, without reading their records.
+
+    Raises:
+        JournalDamagedError: As `read_journal` does.
+    """
+    root = os.path.abspath(root)
+    try:
+        links = read_chain(root, disk).links
+    except BrokenChain as broken:
+        raise chain_damage(root, disk, broken) from None
+    check_links(root, disk, links)
 
 
 def chain_damage(root: str, disk: Disk, broken: BrokenChain) -> JournalDamagedError:
     """Return the error for a segment that is missing or whose header is damaged."""
     file = relative_path(broken.name.file)
-    readable = count_in_broken(root, disk, broken)
-    return _error(root, (file, 0, broken.name.first_seq), readable, f"{file} cannot be used: {broken.reason}")
+    before, last = _read_before(root, disk, broken.name)
+    behind = count_in_broken(root, disk, broken)
+    if broken.later:
+        missing = broken.later[0].name.first_seq - 1 - before - _count_inside(root, disk, broken)
+    else:
+        mark = newest_mark(root, disk)
+        missing = 0 if mark is None or mark.position is None else mark.position.next_seq - 1 - before - behind
+    what = f"{file} cannot be used: {broken.reason}"
+    return _error(root, disk, (file, 0, before + 1), (missing, behind, last), what)
 
 
 def _damage(root: str, disk: Disk, links: list[SegmentLink], offset: int, seq: int) -> JournalDamagedError:
-    file = relative_path(links[0].name.file)
-    readable = count_behind(root, disk, links, offset, seq)
-    return _error(root, (file, offset, seq), readable, f"{file} is damaged at byte {offset}")
+    link = links[0]
+    file = relative_path(link.name.file)
+    buffer = disk.read(segment_path(root, link.name.file))
+    end = len(buffer) if link.seal is None else min(link.seal.length, len(buffer))
+    missing = count_unreadable(buffer, offset, seq, end, link.end_seq)
+    good = scan(buffer, link.name.first_seq, link.body, offset).payloads
+    last = good[-1] if good else _read_before(root, disk, link.name)[1]
+    behind = count_behind(root, disk, links, offset, seq)
+    return _error(root, disk, (file, offset, seq), (missing, behind, last), f"{file} is damaged at byte {offset}")
 
 
-def _error(root: str, place: tuple[str, int, int], readable: int, what: str) -> JournalDamagedError:
-    file, offset, seq = place
+def _read_before(root: str, disk: Disk, name: SegmentName) -> tuple[int, bytes | None]:
+    """Return how many records in a row can be read before a segment, and the last of them."""
+    next_seq, last = 1, None
+    for each in list_segments(root, disk):
+        if each >= name or each.first_seq > next_seq:
+            continue
+        buffer = disk.read(segment_path(root, each.file))
+        hit = find_frame(buffer, 0, each.first_seq, len(buffer))
+        if hit is None or hit[1] != each.first_seq:
+            continue
+        good = scan(buffer, each.first_seq, hit[0])
+        stop = min(good.next_seq, name.first_seq)
+        if stop > max(next_seq, each.first_seq):
+            next_seq, last = stop, good.payloads[stop - 1 - each.first_seq]
+    return next_seq - 1, last
+
+
+def _error(
+    root: str, disk: Disk, place: tuple[str, int, int], lost: tuple[int, int, bytes | None], what: str
+) -> JournalDamagedError:
+    """Return the error for a damaged place.
+
+    Args:
+        root: The experiment's root.
+        disk: Where it is.
+        place: File, offset, and the first record that cannot be read.
+        lost: How many records are missing, how many behind them can be read, and the last one before them.
+        what: What is wrong.
+    """
+    (file, offset, seq), (missing, readable, last) = place, lost
+    since = written_at(last)
+    summary = f"{what}. {lost_text(missing, since, which='written')}" if missing > 0 else what
+    around = f"the {records_text(seq - 1)} before it, " if seq > 1 else ""
+    around += f"{records_text(readable)} after it, " if readable else ""
     return JournalDamagedError(
-        f"The journal of {root} is damaged at record {seq}: {what}. The {seq - 1} records before it are not "
-        f"affected, {readable} records after it can still be read, and nothing was overwritten. "
-        f"`holdfast verify {root}` lists all damage; `holdfast repair {root}` keeps a copy of everything and "
-        f"makes the experiment resumable from the last record before the damage.",
+        f"The journal of {root} is damaged at record {seq}: {summary}. What still exists: {around}"
+        f"{snapshot_text(root, disk, seq - 1)}result files and checkpoints, all as they were. "
+        f"Nothing was overwritten. Put the file back from a backup if there is one. Otherwise `holdfast verify {root}` "
+        f"lists all damage, and `holdfast repair {root}` keeps a copy of everything, truncates the journal before the "
+        f"damage, rebuilds what it can from snapshots, result files and checkpoints, and makes the experiment "
+        f"resumable.",
         file=file,
         offset=offset,
         seq=seq,
+        missing=missing if missing > 0 else None,
+        since=since,
+        summary=summary,
     )
 
 

@@ -22,15 +22,15 @@ from holdfast.journal.durable_mark import published
 from holdfast.journal.epoch import claim_path, fenced_error
 from holdfast.journal.frames import FRAME_OVERHEAD, Scan, encode_frames, last_crc
 from holdfast.journal.position import Position
-from holdfast.journal.reach import NOTHING, DurableMark, End, foreign, newest_mark, shortfall, vouched_by
-from holdfast.journal.reader import TornTail, chain_damage, read_link
+from holdfast.journal.reach import NOTHING, DurableMark, End, newest_mark, shortfall, vouched_by
+from holdfast.journal.reader import TornTail, chain_damage, check_links, read_link
 from holdfast.journal.segments import (
     BrokenChain,
     SegmentLink,
     SegmentSeal,
     create_segment,
     journal_dir,
-    read_head,
+    read_chain,
     segment_path,
 )
 from holdfast.storage.crashpoint import crashpoint
@@ -111,19 +111,21 @@ class SegmentWriter:
         self._sweep()
         mark = newest_mark(self._root, self._disk)
         try:
-            head, stumps = read_head(self._root, self._disk)
+            links, stumps = read_chain(self._root, self._disk)
         except BrokenChain as broken:
             raise chain_damage(self._root, self._disk, broken) from None
         if stumps:
             self.torn = TornTail(stumps[0].name.file, 0, stumps[0].size)
-        if head is None:
+        if not links:
             if (short := shortfall(self._root, self._disk, mark, [], NOTHING)) is not None:
                 raise short
             self._start(1, None)
             return
-        if head.name.epoch > self._claim.epoch:
+        if links[-1].name.epoch > self._claim.epoch:
             raise fenced_error(self._root, self._claim, disk=self._disk)
-        self._continue(head, mark)
+        # A snapshot would spare this driver the older segments: it would continue a history that nobody can read.
+        check_links(self._root, self._disk, links)
+        self._continue(links[-1], mark)
 
     def _continue(self, head: SegmentLink, mark: DurableMark | None) -> None:
         found, torn, damage = read_link(self._root, self._disk, [head], head.body, head.name.first_seq)
@@ -131,7 +133,6 @@ class SegmentWriter:
             Position(head.name.file, head.body + found.offset, found.next_seq),
             found.payloads[-1] if found.payloads else None,
         )
-        damage = damage or foreign(self._root, self._disk, [head])
         damage = damage or shortfall(self._root, self._disk, mark, [head], end)
         if damage is not None:
             raise damage
