@@ -19,7 +19,7 @@ from holdfast.controller.loading import load_experiment
 from holdfast.controller.lost_reports import was_started
 from holdfast.controller.own_objects import OwnObjects
 from holdfast.controller.remote_experiment import can_open, prefer_mirror_in
-from holdfast.errors import InvalidInputError, InvalidTypeError, NotRunError
+from holdfast.errors import ExperimentNotFoundError, InvalidInputError, InvalidTypeError, NotRunError, StorageError
 from holdfast.messages.warn import ExperimentWarning, warn_user
 from holdfast.results import ResultGrid
 from holdfast.storage.address import join_address, parse
@@ -158,8 +158,21 @@ class Tuner(KnownArguments):
                 "The experiment has not been run: call `tuner.fit()` first. (Results of an earlier experiment: "
                 "`Tuner.restore(path).get_results()`.)"
             )
+        grid = self._stored_grid()
         self._recall()
-        return ResultGrid.from_path(self._experiment.root.path, info=make_info(self._experiment))
+        return grid
+
+    def _stored_grid(self) -> ResultGrid:
+        """What is stored. Of an experiment in a store, its mirror alone does not tell what the store has lost."""
+        root, info = self._experiment.root, make_info(self._experiment)
+        if root.remote is None:
+            return ResultGrid.from_path(root.path, info=info)
+        try:
+            return ResultGrid.from_path(root.remote.url, info=info, storage_filesystem=root.remote.filesystem)
+        except (StorageError, ExperimentNotFoundError):
+            if self._driver is None:
+                raise
+            return ResultGrid.from_path(root.path, info=info)  # a driver of this process has written the mirror
 
     def _recall(self) -> None:
         """Let searcher, scheduler and stop rule that a restore was given again hold what they had learned."""

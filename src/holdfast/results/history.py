@@ -263,7 +263,8 @@ def open_history(
 
     Args:
         path: The experiment's root, a path or a URI.
-        info: Its facts if they are known already, with the objects that its configs refer to.
+        info: Its facts if they are known already, with the objects that its configs refer to. Its root may be another
+            mirror than the one that is read.
         filesystem: The pyarrow or fsspec file system in which ``path`` is a path.
         tolerant: Of a journal that has become shorter, return what is left, with ``damage``.
         progress: Is told how many bytes were read, and of how many, again and again.
@@ -331,7 +332,7 @@ def _fold(
     put_over_spec(spec, state.settings)
     history = History(
         state,
-        info or info_from(root, spec),
+        info_from(root, spec) if info is None else replace(info, root=root.path),
         spec=spec,
         position=opened.contents.position,
         owner=owner,
