@@ -122,12 +122,48 @@ def test_a_damaged_snapshot_is_named_and_nothing_is_lost(
     answer = holdfast("verify", root.path)
     assert answer.code == 1
     assert "damage: .holdfast/snapshots/" in answer.out
-    assert "nothing is lost" in answer.out
+    assert "Nothing is lost" in answer.out
+    assert f"holdfast repair {root.path}" in answer.out
     assert caplog.text == ""
     assert len(json.loads(holdfast("status", root.path, "--json").out)["trials"]) == 20
 
 
-def test_a_snapshot_that_contradicts_the_journal_is_damage(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("kind", ["hfs", "hfa", "archive gone"])
+def test_a_repair_removes_a_damaged_snapshot_and_keeps_a_copy(
+    tmp_path: Path, holdfast: Callable[..., Any], kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    root = many_trials(tmp_path / "exp", 20, snapshot=True)
+    folder = root.path / ".holdfast" / "snapshots"
+    if kind == "archive gone":
+        next(folder.glob("*.hfa")).unlink()
+    else:
+        flip(next(folder.glob(f"*.{kind}")), 0.9)
+    before = {path.name: path.read_bytes() for path in folder.iterdir()}
+    monkeypatch.setattr("holdfast.cli.repair.confirmed", lambda *args: False)
+    assert "Nothing was changed" in holdfast("repair", root.path).out
+    assert {path.name: path.read_bytes() for path in folder.iterdir()} == before
+    answer = holdfast("repair", root.path, "--yes")
+    assert answer.code == 0
+    assert "Nothing is lost" in answer.out
+    copy = root.path / ".holdfast" / "damaged-1" / "snapshots"
+    assert {path.name: path.read_bytes() for path in copy.iterdir()} == before
+    assert holdfast("verify", root.path).code == 0
+    assert "nothing to repair" in holdfast("repair", root.path, "--yes").out
+    assert len(json.loads(holdfast("status", root.path, "--json").out)["trials"]) == 20
+
+
+def test_a_repair_of_the_journal_removes_a_damaged_snapshot_too(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    root = many_trials(tmp_path / "exp", 20, snapshot=True)
+    os.truncate(next((root.path / ".holdfast" / "snapshots").glob("*.hfs")), 100)
+    file = segment(root)
+    os.truncate(file, file.stat().st_size - 10)
+    assert holdfast("repair", root.path, "--yes").code == 0
+    assert holdfast("verify", root.path).code == 0, holdfast("verify", root.path).out
+
+
+def test_a_snapshot_that_contradicts_the_journal_is_damage_that_a_repair_removes(
+    tmp_path: Path, holdfast: Callable[..., Any]
+) -> None:
     root = RootWriter(tmp_path / "exp").open()
     root.create({"lr": 1})
     root.start(0)
@@ -137,7 +173,9 @@ def test_a_snapshot_that_contradicts_the_journal_is_damage(tmp_path: Path, holdf
     root.snapshot()
     answer = holdfast("verify", root.die().path)
     assert answer.code == 1
-    assert "the snapshot contradicts the journal" in answer.out
+    assert "it contradicts the journal" in answer.out
+    assert holdfast("repair", root.path, "--yes").code == 0
+    assert holdfast("verify", root.path).code == 0
 
 
 def test_rejected_and_unfinished_checkpoints_are_notes(tmp_path: Path, holdfast: Callable[..., Any]) -> None:

@@ -10,6 +10,7 @@ from journal_tools import ROOT, forget_marks, numbered, records, reopen
 
 from holdfast.errors import InternalError, JournalDamagedError
 from holdfast.journal import Position, SnapshotStore, read_journal, repair_journal
+from holdfast.journal.snapshot import damaged_snapshots
 
 DIRECTORY = f"{ROOT}/.holdfast/snapshots"
 
@@ -75,6 +76,31 @@ def test_every_damaged_byte_of_a_snapshot_leads_to_the_one_before(
         content[byte] ^= 4
     assert f"snapshot 9 of {ROOT} is not used" in caplog.text
     check_loaded(disk, 9)
+
+
+@pytest.mark.parametrize("victim", [f"{9:012d}.hfs", f"{6:012d}.hfs", "archive-00000001.hfa"])
+def test_the_next_driver_replaces_a_damaged_snapshot(disk: FaultyDisk, victim: str) -> None:
+    """Otherwise it would stay as the one to fall back to, or as damage for ever."""
+    run(disk, 3)
+    disk.content(f"{DIRECTORY}/{victim}")[-3] ^= 4
+    assert damaged_snapshots(ROOT, disk=disk)
+    journal = reopen(disk)
+    store = SnapshotStore(ROOT, epoch=journal.claim.epoch, disk=disk)
+    store.load()
+    for _ in range(2):
+        journal.append([b"more"])
+        journal.sync()
+        store.write(journal.synced_seq, journal.position, b"state")
+    journal.close()
+    assert damaged_snapshots(ROOT, disk=disk) == []
+
+
+def test_a_damaged_snapshot_is_not_kept_to_fall_back_to(disk: FaultyDisk) -> None:
+    run(disk, 3)
+    disk.content(f"{DIRECTORY}/{9:012d}.hfs")[-3] ^= 4
+    run(disk)
+    assert SnapshotStore(ROOT, disk=disk).numbers() == [6, 12]
+    assert damaged_snapshots(ROOT, disk=disk) == []
 
 
 def test_a_damaged_archive_makes_only_the_snapshots_that_need_it_useless(disk: FaultyDisk) -> None:

@@ -12,11 +12,12 @@ from holdfast.controller.lost_reports import LostReports, lost_reports
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.opening import open_state
 from holdfast.controller.rebuild import Rebuilt, rebuild
+from holdfast.controller.snapshot_check import state_of_journal, unusable_snapshots
 from holdfast.controller.spec import Spec, read_spec
 from holdfast.display.words import plural
 from holdfast.errors import InvalidInputError
 from holdfast.journal.epoch import holder
-from holdfast.journal.recovery import repair_journal, verify_journal
+from holdfast.journal.recovery import repair_journal, set_aside_snapshots, verify_journal
 from holdfast.results.history import info_from
 from holdfast.storage.address import parse
 from holdfast.storage.layout import PRIVATE, Root
@@ -41,7 +42,8 @@ def run(arguments: argparse.Namespace) -> int:
     ]
     unknown, more = ([], []) if damage else _unrecorded(root, spec)
     if not damage and not unknown and not more:
-        return _say_intact(root, spec)
+        snapshots = unusable_snapshots(root.path, spec.retention, state_of_journal(root.path, spec.retention))
+        return _repair_snapshots(root, spec, snapshots, arguments.yes) if snapshots else _say_intact(root, spec)
     say(f"The journal of {root.path} is damaged:")
     say(
         *_some([f"  {text}" for text in damage], "damaged place"),
@@ -79,6 +81,27 @@ def run(arguments: argparse.Namespace) -> int:
         say("Stored objects are damaged too, which a repair cannot rebuild:", *_some(objects, "damaged object"))
     say(_how_to_resume(root) if objects else f"Resume with: holdfast resume {root.path}")
     return 1 if objects else 0
+
+
+def _repair_snapshots(root: Root, spec: Spec, found: list[tuple[str, str]], sure: bool) -> int:
+    """The journal is whole, but not its snapshots: remove them, and keep a copy."""
+    say(f"The journal of {root.path} is intact, but it has snapshots that cannot be used:")
+    say(*_some([f"  {file}: {reason}" for file, reason in found], "such snapshot"))
+    say("A repair copies all snapshots to .holdfast/damaged-<n> and removes these. Nothing is lost.")
+    if not sure and not confirmed("Repair it? [y/N] ", "repair"):
+        say("Nothing was changed.")
+        return 1
+    removed, copies = 0, []
+    state = state_of_journal(root.path, spec.retention)
+    while found:  # behind the newest one there may be another that cannot be used
+        copies.append(set_aside_snapshots(root.path, [file for file, _ in found]))
+        removed += len(found)
+        found = unusable_snapshots(root.path, spec.retention, state)
+    say(
+        f"Repaired: {plural(removed, 'snapshot')} removed; the originals are in "
+        f"{', '.join(str(root.path / copy) for copy in copies)}. The next driver creates new ones."
+    )
+    return _say_intact(root, spec) if _damaged_objects(root, spec) else 0
 
 
 def _say_intact(root: Root, spec: Spec) -> int:

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-
-import msgspec
 
 from holdfast.cli.verify_checkpoints import Inspector, LocalCheckpoints, check_checkpoints
 from holdfast.cli.verify_report import Finding, VerifyReport
@@ -16,6 +13,7 @@ from holdfast.controller.evidence import Known, still_unknown, unknown_checkpoin
 from holdfast.controller.lost_reports import lost_reports, still_lost
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.opening import open_state
+from holdfast.controller.snapshot_check import unusable_snapshots
 from holdfast.controller.spec import Spec, read_spec
 from holdfast.core.state import State
 from holdfast.core.transitions import apply, check_known
@@ -26,17 +24,14 @@ from holdfast.errors import (
 )
 from holdfast.journal.durable_mark import damaged_marks
 from holdfast.journal.epoch import damaged_claims, holder
-from holdfast.journal.frames import decode_header, scan
 from holdfast.journal.reader import read_journal
 from holdfast.journal.records import Unfit, parse_record
 from holdfast.journal.recovery import verify_journal
-from holdfast.journal.snapshot import SnapshotStore
+from holdfast.journal.snapshot import damaged_snapshots
 from holdfast.results.history import History, info_from
 from holdfast.storage.layout import PRIVATE, SPEC, Root
-from holdfast.storage.untrusted import kind_of, odd_entries, read_regular
+from holdfast.storage.untrusted import kind_of, odd_entries
 from holdfast.trainable.sealed import remedy
-
-SNAPSHOTS = f"{PRIVATE}/snapshots"
 
 
 def verify_experiment(root: Root, *, quick: bool = False) -> VerifyReport:
@@ -216,41 +211,7 @@ def _vouched_by(root: Root) -> int:
 
 def _check_snapshots(root: Root, spec: Spec, state: State | None, report: VerifyReport) -> None:
     """Check the snapshots; ``state`` is what the whole journal says, None if it may have grown."""
-    found = sorted((root.path / SNAPSHOTS).glob("*.hfs"), reverse=True)
-    for file in found:
-        try:
-            data = read_regular(file)
-        except FileNotFoundError:
-            continue  # a live driver has replaced it by a newer one
-        if not _is_whole_snapshot(data, file.stem):
-            report.damage(f"{SNAPSHOTS}/{file.name}", "the snapshot is damaged; nothing is lost, opening takes longer")
-    if not found or not report.whole:
-        return
-    quiet = logging.getLogger("holdfast.journal")
-    quiet.addFilter(_nothing)  # it would say on stderr what the finding says
-    try:
-        snapshot = SnapshotStore(root.path).load()
-    finally:
-        quiet.removeFilter(_nothing)
-    newest = f"{SNAPSHOTS}/{found[0].name}"
-    if snapshot is None or snapshot.seq < int(found[0].stem):
-        report.damage(newest, "the snapshot cannot be used: an archive that it names is damaged; nothing is lost")
-    elif state is not None and not _same_trials(open_state(root.path, spec.retention).state, state):
-        report.damage(newest, f"the snapshot contradicts the journal, which takes precedence: delete {SNAPSHOTS}")
-
-
-def _nothing(record: logging.LogRecord) -> bool:
-    return False
-
-
-def _is_whole_snapshot(data: bytes, name: str) -> bool:
-    header = decode_header(data)
-    if header is None or not name.isdecimal():
-        return False
-    body = scan(data, int(name), header.end)
-    return len(body.payloads) == 1 and body.offset == len(data)
-
-
-def _same_trials(one: State, other: State) -> bool:
-    encode = msgspec.msgpack.encode
-    return [encode(trial) for trial in one.trials] == [encode(trial) for trial in other.trials]
+    found = unusable_snapshots(root.path, spec.retention, state) if report.whole else damaged_snapshots(root.path)
+    todo = "" if root.remote else f"; `holdfast repair {shlex.quote(root.shown)}` removes it"
+    for file, reason in found:
+        report.damage(file, f"the snapshot cannot be used: {reason}. Nothing is lost, opening takes longer{todo}")

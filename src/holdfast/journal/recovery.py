@@ -32,7 +32,7 @@ from holdfast.journal.segments import (
     relative_path,
     segment_path,
 )
-from holdfast.journal.snapshot import drop_beyond
+from holdfast.journal.snapshot import drop_unfit
 from holdfast.storage.crashpoint import crashpoint
 from holdfast.storage.local import REAL_DISK, Disk
 
@@ -218,7 +218,7 @@ def _complete(
         disk.sync_dir(journal_dir(root))
         place = Position(link.name.file, link.body + len(carry), place.next_seq + len(payloads))
     crashpoint("repair.rebuilt")
-    drop_beyond(root, disk)
+    drop_unfit(root, disk)
     disk.remove(repairing_path(root, claim.epoch))
     disk.sync_dir(os.path.dirname(repairing_path(root, claim.epoch)))
     crashpoint("repair.complete")
@@ -384,13 +384,44 @@ def _read_loose(root: str, disk: Disk, name: SegmentName, end: int | None = None
     return _Loose(name, None, scan(buffer, name.first_seq, hit[0]))
 
 
+def set_aside_snapshots(root: str | os.PathLike[str], files: list[str], *, disk: Disk = REAL_DISK) -> str:
+    """Remove snapshots that nobody can use, and keep a copy. The journal has all that they say.
+
+    Args:
+        root: The experiment's root.
+        files: Which ones, relative to the root.
+        disk: Where it is.
+
+    Returns:
+        Where the copy is, relative to the root.
+
+    Durability:
+        The copy survives a power cut before anything is removed.
+    """
+    root = os.path.abspath(root)
+    copy = _new_copy(root, disk)
+    _copy_folder(root, disk, "snapshots", copy)
+    for file in files:
+        disk.remove(os.path.join(root, file))
+    return copy
+
+
 def _copy(root: str, disk: Disk) -> str:
-    private = os.path.join(root, ".holdfast")
-    taken = set(disk.list(private))
-    copy = next(f"damaged-{n}" for n in count(1) if f"damaged-{n}" not in taken)
+    copy = _new_copy(root, disk)
     for file in disk.list(journal_dir(root)):
-        disk.write_atomic(os.path.join(private, copy, file), disk.read(segment_path(root, file)))
+        disk.write_atomic(os.path.join(root, copy, file), disk.read(segment_path(root, file)))
     for folder in ("epochs", "snapshots"):
-        for file in disk.list(os.path.join(private, folder)):
-            disk.write_atomic(os.path.join(private, copy, folder, file), disk.read(os.path.join(private, folder, file)))
-    return f".holdfast/{copy}"
+        _copy_folder(root, disk, folder, copy)
+    return copy
+
+
+def _new_copy(root: str, disk: Disk) -> str:
+    taken = set(disk.list(os.path.join(root, ".holdfast")))
+    name = next(f"damaged-{n}" for n in count(1) if f"damaged-{n}" not in taken)
+    return f".holdfast/{name}"
+
+
+def _copy_folder(root: str, disk: Disk, folder: str, copy: str) -> None:
+    source = os.path.join(root, ".holdfast", folder)
+    for file in disk.list(source):
+        disk.write_atomic(os.path.join(root, copy, folder, file), disk.read(os.path.join(source, file)))

@@ -58,6 +58,10 @@ class _Unusable(Exception):
     """Why a snapshot cannot be used."""
 
 
+class _Damaged(_Unusable):
+    """It is not what was written: nobody will ever use it."""
+
+
 class Snapshot:
     """A state that can be continued from.
 
@@ -97,6 +101,7 @@ class SnapshotStore:
         self._finished: list[_ArchivePart] = []  # archives that later snapshots include and nobody appends to
         self._own: _ArchivePart | None = None
         self._file: AppendFile | None = None
+        self._damaged: set[int] = set()  # seen by `load`, for the next `write` to remove
 
     def load(self) -> Snapshot | None:
         """Return the newest snapshot that is whole and fits the journal, or None.
@@ -107,6 +112,8 @@ class SnapshotStore:
             try:
                 return self._load(seq)
             except (_Unusable, OSError, DamageError) as error:
+                if isinstance(error, _Damaged):
+                    self._damaged.add(seq)
                 _log.warning(
                     "snapshot %s of %s is not used (%s): the journal is read from further back", seq, self._root, error
                 )
@@ -139,6 +146,17 @@ class SnapshotStore:
     def place(self, seq: int) -> Position:
         """Return where in the journal the snapshot of record ``seq`` stands."""
         return self._header(seq)[0].position
+
+    def damage_of(self, seq: int) -> str:
+        """Say what of the snapshot of record ``seq`` is damaged, its archives included; "" if nothing is."""
+        try:
+            self._read(seq)
+        except _Damaged as error:
+            # A live driver may have removed it, and after that an archive.
+            return str(error) if self._disk.exists(self._path(_snapshot_file(seq))) else ""
+        except (_Unusable, OSError, DamageError):  # of another version, or the disk does not give it
+            return ""
+        return ""
 
     def archive(self, records: Sequence[bytes]) -> None:
         """Append records that no later snapshot has to repeat.
@@ -235,7 +253,7 @@ class SnapshotStore:
         header, buffer, end = self._header(seq)
         body = scan(buffer, seq, end)
         if len(body.payloads) != 1 or body.offset != len(buffer):
-            raise _Unusable("its content is damaged")
+            raise _Damaged("its content is damaged")
         archived = [self._read_archive(part) for part in header.archives] if archives else []
         return Snapshot(seq, header.position, body.payloads[0], archived), header.archives
 
@@ -244,31 +262,37 @@ class SnapshotStore:
         buffer = self._disk.read(self._path(_snapshot_file(seq)))
         frame = decode_header(buffer)
         if frame is None:
-            raise _Unusable("its header is damaged")
+            raise _Damaged("its header is damaged")
         try:
             header = _decode_header(frame.payload)
         except (ValueError, RecursionError) as error:
             raise _Unusable(f"its header was written by another version of holdfast: {error}") from None
-        if header.format > FORMAT or header.seq != seq:
-            raise _Unusable(f"it has format {header.format} and is of record {header.seq}")
+        if header.format > FORMAT:
+            raise _Unusable(f"it has format {header.format}")
+        if header.seq != seq:
+            raise _Damaged(f"it is of record {header.seq}")
         return header, buffer, frame.end
 
     def _read_archive(self, part: _ArchivePart) -> list[bytes]:
         if _ARCHIVE.fullmatch(part.file) is None or part.length < 0:
-            raise _Unusable(f"{part.file!r} is not the name of an archive")
-        buffer = self._disk.read(self._path(part.file), 0, part.length)
+            raise _Damaged(f"{part.file!r} is not the name of an archive")
+        try:
+            buffer = self._disk.read(self._path(part.file), 0, part.length)
+        except FileNotFoundError:
+            raise _Damaged(f"{part.file} is missing") from None
         header = decode_header(buffer)
         found = scan(buffer, 1, header.end) if header else None
         if found is None or found.offset != part.length or len(found.payloads) != part.count:
-            raise _Unusable(f"{part.file} does not hold {part.count} records in {part.length} bytes")
+            raise _Damaged(f"{part.file} does not hold {part.count} records in {part.length} bytes")
         return found.payloads
 
     def _prune(self, seq: int, needed: set[str]) -> None:
         """Remove what neither the snapshot just written nor the one before it needs.
 
-        A snapshot of a later record cannot be of this history any more: it was cut by a repair.
+        A snapshot of a later record cannot be of this history any more: it was cut by a repair. A damaged one is no
+        snapshot to fall back to.
         """
-        older = sorted(known for known in self._snapshots() if known < seq)[1 - KEPT :]
+        older = sorted(known for known in self._snapshots() if known < seq and known not in self._damaged)[1 - KEPT :]
         surplus = [_snapshot_file(known) for known in set(self._snapshots()) - {seq, *older}]
         files = self._disk.list(self._directory)
         surplus += [file for file in files if file.startswith(TEMP_PREFIX)]
@@ -292,15 +316,25 @@ class SnapshotStore:
         return named
 
 
-def drop_beyond(root: str, disk: Disk) -> None:
-    """Remove the snapshots of records that a repair has cut from the history; the repair keeps a copy."""
+def damaged_snapshots(root: str | os.PathLike[str], *, disk: Disk = REAL_DISK) -> list[tuple[str, str]]:
+    """Return the snapshots that are damaged, or name an archive that is, relative to the root, and why."""
+    store = SnapshotStore(root, disk=disk)
+    found = []
+    for seq in store.numbers():
+        if reason := store.damage_of(seq):
+            found.append((f".holdfast/snapshots/{_snapshot_file(seq)}", reason))
+    return found
+
+
+def drop_unfit(root: str, disk: Disk) -> None:
+    """Remove the snapshots that are damaged, and those of records that a repair has cut; the repair keeps a copy."""
     store = SnapshotStore(root, disk=disk)
     for seq in store.numbers():
         try:
-            place = store.place(seq)
+            fits = not store.damage_of(seq) and holds_position(root, store.place(seq), disk=disk)
         except (_Unusable, OSError):
             continue
-        if not holds_position(root, place, disk=disk):
+        if not fits:
             disk.remove(os.path.join(root, ".holdfast", "snapshots", _snapshot_file(seq)))
 
 
