@@ -37,6 +37,8 @@ def test_a_newest_part_that_is_gone_after_a_driver_has_left_is_missed_on_every_m
             lab.look()
         assert caught.value.file == parts.part_key(last)
         assert "--before-damage" in str(caught.value)
+        assert caught.value.missing is None, "a mark says that there was a part, not what was in it"
+        assert caught.value.since is not None
     with pytest.raises(JournalDamagedError):
         restore_mirror(lab.store, lab.root("two"))
 
@@ -85,8 +87,34 @@ def test_what_this_machine_has_shipped_is_missed_even_without_a_mark(lab: Lab) -
     lab.store.delete([parts.part_key(newest(lab))])
     segment = max(Path(driver.root, ".holdfast", "journal").iterdir())
     segment.write_bytes(segment.read_bytes()[:-40])  # the mirror has lost it, too
-    with pytest.raises(JournalDamagedError, match="this machine has shipped parts up to"):
+    with pytest.raises(JournalDamagedError, match="this machine has shipped parts up to") as caught:
         restore_mirror(lab.store, driver.root)
+    assert (caught.value.seq, caught.value.missing) == (3, 1)
+    assert caught.value.since is not None
+
+
+def test_an_object_that_holds_many_parts_is_missed_with_the_number_of_its_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lab = Lab(tmp_path, monkeypatch, merging=(4, 4))
+    driver = lab.drive()
+    for _ in range(13):
+        driver.write()
+        driver.ship(1.0)
+    driver.leave()
+    merged = sorted(span for span in look(lab.store, parts.PREFIX).spans if span.last > span.first)
+    assert len(merged) > 1
+    first, second = merged[:2]
+    last = [parts.decode_parts(lab.store.get(span.key), span.key)[-1].header for span in (first, second)]
+    lab.store.delete([second.key, *(parts.part_key(number) for number in range(second.first, second.last + 1))])
+    with pytest.raises(JournalDamagedError) as caught:
+        lab.look()
+    assert caught.value.missing == last[1].seq - last[0].seq
+    assert (caught.value.seq, caught.value.since) == (last[0].seq + 1, last[0].at)
+    lab.store.put(second.key, b"not a part")
+    with pytest.raises(JournalDamagedError) as caught:
+        lab.look()
+    assert (caught.value.file, caught.value.missing) == (second.key, last[1].seq - last[0].seq)
 
 
 def test_parts_of_another_experiment_are_named(lab: Lab) -> None:

@@ -20,6 +20,7 @@ import xxhash
 
 from holdfast.errors import JournalDamagedError, NewerFormatError
 from holdfast.journal.claims import Claim
+from holdfast.journal.reach import lost_text
 from holdfast.storage.digest import digest_of
 
 FORMAT = 1
@@ -311,14 +312,20 @@ def _missing(number: int, later: Span) -> JournalDamagedError:
     return damaged(part_key(number), f"is missing, although there is {later.key}")
 
 
-def damaged(key: str, what: str, *, offset: int = 0, seq: int = 0) -> JournalDamagedError:
-    """Return the error for an object that is not what was written there."""
+def damaged(
+    key: str, what: str, *, offset: int = 0, seq: int = 0, missing: int | None = None, since: float | None = None
+) -> JournalDamagedError:
+    """Return the error for an object that is not what was written there; `lost_parts` finds out what that has cost."""
+    lost = f" {lost_text(missing, since, which='written')}." if missing or since is not None else ""
     return JournalDamagedError(
-        f"The journal in the store is damaged: {key} {what}. The parts before it are not affected, and nothing was "
-        f"overwritten. Put the object back from another version or copy of the bucket. The machine that wrote it has "
-        f"the same records in its mirror. Otherwise: `holdfast copy URL DIR --before-damage` copies the usable "
+        f"The journal in the store is damaged: {key} {what}.{lost} The parts before it are not affected, and nothing "
+        f"was overwritten. Put the object back from another version or copy of the bucket. The machine that wrote it "
+        f"has the same records in its mirror. Otherwise: `holdfast copy URL DIR --before-damage` copies the usable "
         f"part to a local directory, and `holdfast repair DIR` rebuilds the rest from result files and checkpoints.",
         file=key,
         offset=offset,
         seq=seq,
+        missing=missing,
+        since=since,
+        summary=f"{key} {what}",
     )

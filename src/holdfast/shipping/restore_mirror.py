@@ -36,6 +36,7 @@ from holdfast.journal.identity import uid_in
 from holdfast.journal.reader import read_journal
 from holdfast.journal.segments import parse_name
 from holdfast.shipping import parts
+from holdfast.shipping.lost_parts import measured
 from holdfast.shipping.merging import SCRATCH_PREFIX
 from holdfast.shipping.parts import Part, Span
 from holdfast.shipping.progress_file import VIEW, Shipped, read_note, write_note
@@ -112,7 +113,10 @@ def _restore(store: Store, root: str, *, keep: bool, ask: bool) -> RestoredMirro
     os.makedirs(root, exist_ok=True)
     with alone(store, root):
         _sweep(root, (_WORK_PREFIX,) if keep else (_WORK_PREFIX, SCRATCH_PREFIX))
-        return _try_to_restore(store, root, keep, ask)
+        try:
+            return _try_to_restore(store, root, keep, ask)
+        except JournalDamagedError as damage:
+            raise measured(store, root, damage) from damage.__cause__
 
 
 def _try_to_restore(store: Store, root: str, keep: bool, ask: bool) -> RestoredMirror:
