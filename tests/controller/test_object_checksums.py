@@ -15,10 +15,13 @@ import pytest
 import holdfast as tune
 from holdfast.cli.main import main
 from holdfast.controller import loading
+from holdfast.controller.opening import open_state, snapshot_payload
 from holdfast.controller.spec import Spec, read_spec
 from holdfast.core import events as ev
+from holdfast.core.retention import Retention
 from holdfast.errors import DamageError, ExperimentExistsError, ObjectDamagedError
 from holdfast.journal.reader import read_journal
+from holdfast.journal.snapshot import SnapshotStore
 from holdfast.storage.digest import digest_of
 from holdfast.storage.layout import Root
 from holdfast.trainable.sealed import BadObject, check_object, seal
@@ -288,6 +291,83 @@ def test_every_driver_records_what_it_ran_with(root: Path) -> None:
     assert starts[0].objects == read_spec(Root(root)).objects
     assert starts[1].objects["settings.pkl"] == starts[0].objects["settings.pkl"]
     assert starts[1].objects["trainable.pkl"] == digest_of((objects(root) / "trainable.pkl").read_bytes())
+
+
+# --- after a repair
+
+
+def lose_last_driver(root: Path, *, snapshot: bool) -> None:
+    """Remove the records of the newest driver; whether a snapshot knows them."""
+    shutil.rmtree(root / ".holdfast" / "snapshots")
+    if snapshot:
+        opened = open_state(root, Retention())
+        place = opened.contents.position
+        payload = snapshot_payload(opened.state, opened.state.trials, {})
+        SnapshotStore(root, epoch=opened.state.epoch).write(place.next_seq - 1, place, payload)
+    max((root / ".holdfast" / "journal").iterdir()).unlink()
+
+
+def repair(root: Path, capsys: pytest.CaptureFixture[str]) -> tuple[int, str]:
+    capsys.readouterr()
+    code = main(["repair", "--yes", str(root)])
+    return code, capsys.readouterr().out
+
+
+@pytest.mark.parametrize("snapshot", [True, False], ids=["snapshot", "no snapshot"])
+def test_files_of_a_driver_whose_records_are_lost_are_accepted_by_a_repair(
+    root: Path, snapshot: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    tune.Tuner.restore(root, trainable=train, param_space=space()).fit()
+    lose_last_driver(root, snapshot=snapshot)
+    code, said = repair(root, capsys)
+    assert code == 0, said
+    assert ("trainable.pkl, values.pkl match their own checksums" in said) is not snapshot
+    assert verify(root, capsys)[0] == 0
+    tune.Tuner.restore(root).fit()
+    assert verify(root, capsys)[0] == 0
+
+
+@pytest.mark.parametrize("snapshot", [True, False], ids=["snapshot", "no snapshot"])
+def test_a_repair_does_not_accept_an_older_file_that_was_put_back(
+    root: Path, snapshot: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of the second driver the journal still knows the trainable; of the third one only the snapshot."""
+    older = [(objects(root) / "trainable.pkl").read_bytes()]
+    for _ in range(2):
+        tune.Tuner.restore(root, trainable=train).fit()
+        older.append((objects(root) / "trainable.pkl").read_bytes())
+    lose_last_driver(root, snapshot=snapshot)
+    (objects(root) / "trainable.pkl").write_bytes(older[1 if snapshot else 0])
+    code, said = repair(root, capsys)
+    assert code == 1
+    assert "trainable.pkl: it is not the one that the experiment last ran with, but an older one" in said
+    with pytest.raises(ObjectDamagedError, match="an older one"):
+        tune.Tuner.restore(root).fit()
+    (objects(root) / "trainable.pkl").write_bytes(older[2 if snapshot else 1])
+    assert verify(root, capsys)[0] == 0
+
+
+def test_a_file_that_a_repair_has_accepted_is_compared_from_then_on(
+    root: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    old = (objects(root) / "trainable.pkl").read_bytes()
+    tune.Tuner.restore(root, trainable=train).fit()
+    lose_last_driver(root, snapshot=False)
+    assert repair(root, capsys)[0] == 0
+    (objects(root) / "trainable.pkl").write_bytes(old)
+    assert verify(root, capsys)[0] == 1
+    with pytest.raises(ObjectDamagedError, match="an older one"):
+        tune.Tuner.restore(root).fit()
+
+
+def test_a_repair_accepts_no_file_of_another_experiment(root: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    tune.Tuner.restore(root, trainable=train).fit()
+    lose_last_driver(root, snapshot=False)
+    payload = check_object((objects(root) / "trainable.pkl").read_bytes(), "trainable.pkl").payload
+    (objects(root) / "trainable.pkl").write_bytes(seal(payload, "another", "trainable.pkl", epoch=2))
+    code, said = repair(root, capsys)
+    assert code == 1
+    assert "trainable.pkl: it belongs to another experiment" in said
 
 
 # --- values of their own, and memories of callbacks

@@ -3,7 +3,7 @@
 Three records say what a file must be: the experiment's facts, for the files that were written with them; the file
 itself, if it has replaced another (see ``sealed``); and the first record of each driver, which holds the digests of the
 objects that driver ran with. The first two are known before the journal is read. The third one detects an older file
-that was put back.
+that was put back; if it is lost, a repair records anew what the files must be.
 
 Owns that comparison. Must never unpickle.
 """
@@ -96,6 +96,26 @@ class ObjectFiles:
                 self.digests.pop(name, None)
                 yield name, getattr(error, "reason", str(error))
         yield from self._older(state)
+
+    def digests_after_loss(self, state: State) -> tuple[dict[str, str], list[str]]:
+        """What the files must be from now on, if the records of drivers behind ``state`` are lost.
+
+        A file that says of itself that one of those drivers wrote it cannot be compared, and is not to be called an
+        older one: nothing else knows it. Any other file must still be what ``state`` says.
+
+        Returns:
+            The digests, by name; and the names of the files that could not be compared.
+        """
+        digests, unsure = dict(state.objects), []
+        for name in sorted({*filter(_is_plain, self._spec.objects), *filter(_is_plain, state.objects)}):
+            try:
+                content = self._content(self._root.objects / name)
+            except DamageError:
+                continue  # whatever it should be, it is named by ``findings``
+            if content.epoch > state.epoch and content.digest != state.objects.get(name):
+                digests[name] = content.digest
+                unsure.append(name)
+        return digests, unsure
 
     def _older(self, state: State) -> Iterator[tuple[str, str]]:
         """Files that were read and are not those that the last driver had, nor written by a later one."""

@@ -20,6 +20,7 @@ import msgspec
 from holdfast.checkpoints.manifest import digest
 from holdfast.checkpoints.names import checkpoint_name
 from holdfast.controller.evidence import Unknown
+from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.opening import read_snapshot
 from holdfast.controller.remains import Remains, gather
 from holdfast.controller.report_facts import ReportFacts, facts_of
@@ -32,6 +33,7 @@ from holdfast.errors import JournalDamagedError
 from holdfast.journal.reach import REPAIRING
 from holdfast.journal.records import read_events
 from holdfast.space.naming import experiment_tag, trial_id
+from holdfast.storage.layout import Root
 from holdfast.views.results import OURS, ResultBuilder, RowFolder, is_number
 from holdfast.views.trials import ExperimentInfo, trial_dirname
 
@@ -77,6 +79,7 @@ def rebuild(root: Path, spec: Spec, info: ExperimentInfo, epoch: int) -> Rebuilt
 
 class _Rebuilding:
     def __init__(self, root: Path, spec: Spec, info: ExperimentInfo, epoch: int) -> None:
+        self._root = root
         self._spec = spec
         self._info = info
         self._epoch = epoch
@@ -90,7 +93,8 @@ class _Rebuilding:
         self._out = Rebuilt()
 
     def run(self) -> Rebuilt:
-        self._tell(self._head, ev.EpochStarted(self._start, self._epoch, "", platform.node(), os.getpid()))
+        begin = ev.EpochStarted(self._start, self._epoch, "", platform.node(), os.getpid(), self._digests())
+        self._tell(self._head, begin)
         lists = [self._head]
         self._create_missing()
         for trial in list(self._state.trials):
@@ -105,6 +109,19 @@ class _Rebuilding:
         events.append(ev.DriverStopped(end, REASON))
         self._out.events = events
         return self._out
+
+    def _digests(self) -> dict[str, str]:
+        """What the stored objects must be, by whatever knows most; empty: as the journal still says."""
+        state, snapshot = self._state, self._snapshot
+        knows_most = snapshot if snapshot is not None and snapshot.epoch > state.epoch else state
+        digests, unsure = ObjectFiles(Root(self._root), self._spec).digests_after_loss(knows_most)
+        if unsure:
+            self._out.lost.append(
+                f"which objects the last driver ran with: {', '.join(unsure)} match their own checksums and are used, "
+                f"but could not be compared with the journal (to be sure, pass the trainable and the search space to "
+                f"Tuner.restore)"
+            )
+        return {} if digests == state.objects else digests
 
     def _summary(self) -> str:
         out = self._out
