@@ -20,15 +20,17 @@ import msgspec
 from holdfast.checkpoints.manifest import digest
 from holdfast.checkpoints.names import checkpoint_name
 from holdfast.controller.evidence import Unknown
+from holdfast.controller.lost_deletions import absent_checkpoints
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.opening import read_snapshot
-from holdfast.controller.remains import Remains, gather
+from holdfast.controller.remains import Remains, gather, names_in
 from holdfast.controller.report_facts import ReportFacts, facts_of
 from holdfast.controller.spec import Spec
 from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import State, Status, Stored, Trial
 from holdfast.core.transitions import apply
+from holdfast.display.words import plural
 from holdfast.errors import JournalDamagedError
 from holdfast.journal.reach import REPAIRING
 from holdfast.journal.records import read_events
@@ -40,6 +42,7 @@ from holdfast.views.trials import ExperimentInfo, trial_dirname
 REASON = "the journal was repaired"
 REBUILT = "rebuilt by holdfast repair"
 DETAIL = f"{REBUILT}: the record of how this attempt ended is lost"
+MAX_NAMES = 3
 _CLOSE = 1e-6
 
 
@@ -90,6 +93,7 @@ class _Rebuilding:
         self._start = max(self._state.last_at, spec.created_at)
         self._learns = self._state.asks > 0 or not self._state.trials
         self._head: list[ev.AnyEvent] = []
+        self._left: dict[int, set[int]] = {}  # checkpoints of steps that a trial has repeated since
         self._out = Rebuilt()
 
     def run(self) -> Rebuilt:
@@ -102,6 +106,7 @@ class _Rebuilding:
         events = list(merge(*lists, key=lambda event: event.at))
         snapshot = self._snapshot
         end = max((event.at for event in events), default=self._start)
+        self._tell_of_absent(events, end)
         if snapshot is not None and snapshot.search_ended and not self._state.search_ended:
             events.append(ev.SearchEnded(end, snapshot.search_ended))
         self._count_lost()
@@ -175,36 +180,61 @@ class _Rebuilding:
     def _retell(self, trial: Trial) -> list[ev.AnyEvent]:
         """Add what the files tell of a trial and the journal does not; the events, in order of time."""
         events: list[ev.AnyEvent] = []
-        known = None
-        if self._snapshot is not None and (n := self._snapshot.by_id.get(trial.id)) is not None:
-            known = self._snapshot.trials[n]
+        known = self._snapshot_of(trial)
         remains = self._remains.get(trial.id)
         rows = [] if remains is None else list(remains.rows)
         if known is not None and known.rows > len(rows) and known.metrics is not None:
             rows.append(_last_row(known))
         if remains is not None:
+            self._commit_staged(trial, events, remains)
             rows = self._with_checkpointed(trial, rows, remains)
         same = _common(self._rows.get(trial.n, []), rows)
         fresh = {} if remains is None else {i: c for i, c in remains.checkpoints.items() if i >= trial.next_index}
-        gone = self._replaced(trial, remains) if fresh else ()
         if len(rows) > same and (same == trial.rows or _time_of(rows[-1]) >= int(trial.last_at)):
             self._begin(trial, events, same, fresh)
             self._add_rows(trial, events, rows, same, fresh, known)
         for index in sorted(fresh):
             self._add_checkpoint(trial, events, fresh[index])
         if events:
-            if gone:
-                self._tell(events, ev.CheckpointsDropped(events[-1].at, trial.n, gone, REBUILT))
-                self._tell(events, ev.CheckpointsDeleted(events[-1].at, trial.n, gone))
             self._end(trial, events, known)
         return events
 
-    def _replaced(self, trial: Trial, remains: Remains | None) -> tuple[int, ...]:
-        """Checkpoints that the journal still knows, and that were deleted when newer ones had taken their place."""
-        there = set() if remains is None else remains.folders
-        wanted = (Stored.COMMITTED, Stored.STAGED)
-        known = (each for each in trial.checkpoints if each.stored in wanted)
-        return tuple(each.index for each in known if not there & {checkpoint_name(each.index), each.sealed})
+    def _snapshot_of(self, trial: Trial) -> Trial | None:
+        """The trial as the snapshot knows it."""
+        n = None if self._snapshot is None else self._snapshot.by_id.get(trial.id)
+        return None if self._snapshot is None or n is None else self._snapshot.trials[n]
+
+    def _commit_staged(self, trial: Trial, events: list[ev.AnyEvent], remains: Remains) -> None:
+        """Add the commits of checkpoints that the journal knows as staged, and that are there."""
+        for index, found in sorted(remains.checkpoints.items()):
+            record, manifest = trial.find(index), found.manifest
+            if record is None or record.stored != Stored.STAGED:
+                continue
+            if (record.sealed, record.attempt) == (manifest.stage, manifest.attempt):
+                committed = ev.CheckpointCommitted(self._start, trial.n, index, digest(manifest), manifest.total)
+                self._tell(events, committed)
+                self._out.checkpoints += 1
+
+    def _tell_of_absent(self, events: list[ev.AnyEvent], at: float) -> None:
+        """Record which checkpoints were deleted, and say which are missing; after all that is there was added."""
+        for trial in self._state.trials:
+            remains = self._remains.get(trial.id)
+            absent = absent_checkpoints(
+                self._state,
+                trial,
+                self._retention,
+                names_in(self._root, trial_dirname(self._info, trial)) if remains is None else remains.folders,
+                snapshot=self._snapshot_of(trial),
+                left=self._left.get(trial.n, ()),
+            )
+            if absent.deleted:
+                self._tell(events, ev.CheckpointsDropped(at, trial.n, absent.deleted, REBUILT))
+                self._tell(events, ev.CheckpointsDeleted(at, trial.n, absent.deleted))
+            if absent.missing:
+                names = ", ".join(map(checkpoint_name, absent.missing[:MAX_NAMES]))
+                more = ", ..." if len(absent.missing) > MAX_NAMES else ""
+                count = plural(len(absent.missing), "checkpoint")
+                self._out.lost.append(f"{count} of trial {trial.id} that should be there ({names}{more})")
 
     def _with_checkpointed(self, trial: Trial, rows: list[dict[str, Any]], remains: Remains) -> list[dict[str, Any]]:
         """Add rows that only checkpoints tell of; what lies between is lost."""
@@ -232,6 +262,7 @@ class _Rebuilding:
             self._tell(events, ev.TrialResumed(at, n, REBUILT))
         elif trial.final:
             self._tell(events, ev.TrialRequeued(at, n, "resume", REBUILT))
+        self._left[n] = {each.index for each in trial.checkpoints if each.row > rows}
         own = next((each for each in reversed(trial.committed()) if each.row == rows), None)
         source = None if own is None else (n, own.index)
         self._tell(events, ev.TrialStarted(at, n, max(trial.attempt + 1, newest), rows, source))

@@ -59,6 +59,12 @@ def gather(root: Path) -> dict[str, Remains]:
     return found
 
 
+def names_in(root: Path, folder: str) -> set[str]:
+    """Names of all that is in a directory below the root; none if it is a link."""
+    path = root / folder
+    return set() if path.is_symlink() else set(_names(path))
+
+
 def _read(root: Path, folder: str) -> Remains | None:
     path = root / folder
     rows = list(_rows(path / RESULT_FILE))
