@@ -10,8 +10,10 @@ from typing import Any
 import pytest
 
 import holdfast as tune
+from holdfast.controller.spec import read_spec, write_spec
 from holdfast.core import events as ev
 from holdfast.journal.frames import decode_header, encode_frames, scan
+from holdfast.storage.layout import Root
 
 Run = Callable[..., Any]
 STEPS = 6
@@ -91,3 +93,51 @@ def test_after_a_repair_a_checkpoint_that_should_be_there_is_named(
 
 def is_newest_of_last(event: ev.AnyEvent) -> bool:
     return isinstance(event, ev.CheckpointCommitted) and (event.n, event.index) == (2, STEPS - 1)
+
+
+# --- configurations
+
+
+@pytest.fixture(scope="module")
+def typed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished experiment whose parameters JSON cannot tell from others."""
+    root = tmp_path_factory.mktemp("typed") / "exp"
+    space = {
+        "x": tune.grid_search([1, 2]),
+        "size": tune.choice([(1, 1), (1, 2)]),
+        "layers": {"fixed": (3, 4)},
+        "made": tune.sample_from(lambda _: (5, 6)),
+    }
+    tune.Tuner(
+        train, param_space=space, run_config=tune.RunConfig(name="exp", storage_path=str(root.parent), verbose=0)
+    ).fit()
+    return root
+
+
+def lose_journal(root: Path, copy: Path) -> None:
+    shutil.copytree(root, copy)
+    shutil.rmtree(copy / ".holdfast" / "snapshots")
+    for segment in (copy / ".holdfast" / "journal").iterdir():
+        segment.unlink()
+
+
+def test_after_a_repair_configurations_have_the_types_of_the_space(typed: Path, tmp_path: Path, holdfast: Run) -> None:
+    before = [result.config for result in tune.ResultGrid.from_path(str(typed))]
+    lose_journal(typed, tmp_path / "exp")
+    answer = holdfast("repair", tmp_path / "exp", "--yes")
+    assert "the types of some parameters of 2 trials (made): " in answer.out
+    after = [result.config for result in tune.ResultGrid.from_path(str(tmp_path / "exp"))]
+    assert after == [{**config, "made": [5, 6]} for config in before]
+    assert isinstance(after[0]["size"], tuple)
+
+
+def test_a_repair_of_an_older_experiment_says_that_types_may_differ(typed: Path, tmp_path: Path, holdfast: Run) -> None:
+    """Its facts do not tell of what type the options of its space are."""
+    lose_journal(typed, tmp_path / "exp")
+    root = Root(tmp_path / "exp")
+    spec = read_spec(root)
+    spec.template = None
+    write_spec(root, spec)
+    answer = holdfast("repair", tmp_path / "exp", "--yes")
+    assert "the types of some parameters of 2 trials (layers, made, size): " in answer.out
+    assert tune.ResultGrid.from_path(str(root.path))[0].config["size"] in ([1, 1], [1, 2])

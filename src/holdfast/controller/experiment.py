@@ -43,6 +43,7 @@ from holdfast.space import flatten_dict
 from holdfast.space.describe import describe_space
 from holdfast.space.nested import check_names
 from holdfast.space.objects import extract_objects
+from holdfast.space.templates import template_of
 from holdfast.space.value_names import value_names
 from holdfast.space.variants import VariantPlan
 from holdfast.stopper import resolve_stopper
@@ -243,8 +244,7 @@ def create_experiment(
     Durability: when this returns, the experiment can be restored from its root after any crash, on any machine.
     """
     function = resolve_trainable(trainable)
-    name = trainable_name(trainable)
-    is_class = is_class_trainable(function)
+    name, is_class = trainable_name(trainable), is_class_trainable(function)
     space = check_space(param_space)
     _check_run(run_config, environment, name, is_class=is_class)
     if start:
@@ -274,6 +274,7 @@ def create_experiment(
         mode=tune_config.mode,
         space_keys=space_keys(space),
         space=describe_space(plain_space),
+        template=template_of(plain_space),
         total=plan.total,
         stop=repr(run_config.stop) if isinstance(run_config.stop, dict) else "",
         max_failures=run_config.failure_config.max_failures if run_config.failure_config else 0,

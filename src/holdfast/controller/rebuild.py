@@ -35,6 +35,7 @@ from holdfast.errors import JournalDamagedError
 from holdfast.journal.reach import REPAIRING
 from holdfast.journal.records import read_events
 from holdfast.space.naming import experiment_tag, trial_id
+from holdfast.space.templates import exact_config
 from holdfast.storage.layout import Root
 from holdfast.views.results import OURS, ResultBuilder, RowFolder, is_number
 from holdfast.views.trials import ExperimentInfo, trial_dirname
@@ -93,6 +94,7 @@ class _Rebuilding:
         self._start = max(self._state.last_at, spec.created_at)
         self._learns = self._state.asks > 0 or not self._state.trials
         self._head: list[ev.AnyEvent] = []
+        self._unsure: dict[str, set[str]] = {}  # parameters whose types may differ now, and of which trials
         self._left: dict[int, set[int]] = {}  # checkpoints of steps that a trial has repeated since
         self._out = Rebuilt()
 
@@ -168,12 +170,22 @@ class _Rebuilding:
             return
         tag = str(remains.rows[-1].get("experiment_tag", "")) if remains.rows else ""
         params = tuple(key for key in remains.config if f"{key}=" in tag)
+        config = self._exact(identity, remains.config)
         self._tell(
             events,
-            ev.TrialCreated(
-                at, n, identity, remains.config, tag or experiment_tag(n, {}), params, dirname=remains.folder
-            ),
+            ev.TrialCreated(at, n, identity, config, tag or experiment_tag(n, {}), params, dirname=remains.folder),
         )
+
+    def _exact(self, identity: str, config: dict[str, Any]) -> dict[str, Any]:
+        """A config that a file shows as JSON, with the types that its values had."""
+        try:
+            exact, unsure = exact_config(self._spec.template, config)
+        except RecursionError:
+            self._out.lost.append(f"the parameters of trial {identity}: no file holds any that a trial can have")
+            return {}
+        for name in unsure:
+            self._unsure.setdefault(name, set()).add(identity)
+        return exact
 
     # --- one trial
 
@@ -284,6 +296,7 @@ class _Rebuilding:
             config = row.get("config")
             if isinstance(config, dict) and isinstance(before, dict) and before != config:
                 tag = str(row.get("experiment_tag", "")) or trial.tag
+                config = self._exact(trial.id, config)
                 changed = ev.TrialReconfigured(self._time(events, row), trial.n, config, tag, why=REBUILT)
                 self._tell(events, changed)
             self._tell(events, self._report(trial, events, row))
@@ -338,6 +351,13 @@ class _Rebuilding:
             self._tell(events, ev.AttemptInterrupted(at, n, trial.attempt, ev.Cause.DRIVER_LOST, DETAIL))
 
     def _count_lost(self) -> None:
+        if self._unsure:
+            count = plural(len(set().union(*self._unsure.values())), "trial")
+            names = ", ".join(sorted(self._unsure)[:MAX_NAMES]) + (", ..." if len(self._unsure) > MAX_NAMES else "")
+            self._out.lost.append(
+                f"the types of some parameters of {count} ({names}): they are as JSON shows them in result files, so "
+                f"that tuples may be lists now, and objects text"
+            )
         unended = sum(1 for trial in self._state.trials if not trial.final and trial.rows)
         if unended:
             self._out.lost.append(

@@ -64,6 +64,7 @@ class Spec(msgspec.Struct, kw_only=True):
     references: list[str] = []  # which of the user's objects refer to the memory of a cluster
     session: str = ""  # the stay in that cluster without which they mean nothing
     space: dict[str, dict[str, Any]] | None = None  # as ``describe_space`` says; None: written before there was this
+    template: dict[str, Any] | None = None  # of configurations, see ``template_of``; None: not kept
 
 
 msgspec.json.Decoder(Spec)  # resolves its types now, not in two threads at once, see CONTRIBUTING.md
