@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from exact_kinds import OBJECTS, PLAIN, VALUES, Color, Layer, Level, Point, check, double, same, space, train
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 import holdfast as tune
 from holdfast.core import events as ev
 from holdfast.errors import InvalidInputError
 from holdfast.journal.reader import read_journal
-from holdfast.space.exact import pack, shown, unpack
+from holdfast.space.exact import misfit, pack, shown, unpack
 
 
 def see(config):
@@ -280,3 +280,20 @@ def test_any_plain_data_comes_back_as_it_was(value):
     assert same(unpack(packed), value)
     assert same(unpack(pack(packed, refuse)), value)  # packing again changes nothing
     json.dumps(shown(packed))
+
+
+TAGS = ["int", "str", "complex", "Path", "tuple", "set", "dict", "numpy.int8", "numpy.float32", "numpy.str_", "numpy.x"]
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.fixed_dictionaries({"__exact__": st.sampled_from(TAGS), "value": DATA}, optional={"keys": DATA}) | DATA)
+@example({"__exact__": "dict", "value": {}, "keys": {"__exact__": None}})
+@example({"__exact__": "OrderedDict", "value": {"__exact__": 1}, "keys": {}})
+@example({"__exact__": "dict", "value": {}, "keys": {0j: None}})
+@example({"__exact__": "set", "value": [set()]})
+@example({"__exact__": "set", "value": [([],)]})
+@example({"__exact__": "set", "value": [{"__exact__": []}]})
+def test_readers_take_whatever_looks_like_a_tag_in_a_space(value):
+    packed = pack({"x": [value]}, lambda node, path: {"__object__": str(path), "type": "T"})
+    assert misfit(ev.decode(ev.encode(ev.TrialCreated(0.0, 0, "id", packed, "tag"))).config) is None
+    unpack(packed)

@@ -23,7 +23,7 @@ from holdfast.core.transitions import CHANGES_ITS_TRIAL, apply, check_known
 from holdfast.errors import JournalDamagedError
 from holdfast.journal.frames import FRAME_OVERHEAD
 from holdfast.journal.reader import JournalContents, bytes_behind, check_chain, no_contents
-from holdfast.journal.records import check_stage_name, check_trial_names, read_events
+from holdfast.journal.records import check_config, check_stage_name, check_trial_names, read_events
 from holdfast.journal.snapshot import Snapshot, SnapshotStore
 from holdfast.storage.local import REAL_DISK, Disk
 
@@ -233,14 +233,22 @@ def _unpack(
     try:
         record = _snapshot_decoder.decode(snapshot.payload)
         archived = snapshot.archived if meter is None else meter.payloads(snapshot.archived)
-        state = state_from(record, list(map(_trial_decoder.decode, archived)), retention)
+        state = state_from(record, list(map(_archived_trial, archived)), retention)
         _check_trials(state)
+        for trial in record.live:
+            check_config(trial.config, snapshot.payload)
         return state, record.policies
     except (ValueError, LookupError, TypeError, ArithmeticError, RecursionError) as error:
         _log.warning(
             "snapshot %s of %s is not used (%s): the journal is read from the start", snapshot.seq, root, error
         )
         return None
+
+
+def _archived_trial(payload: bytes) -> Trial:
+    trial = _trial_decoder.decode(payload)
+    check_config(trial.config, payload)
+    return trial
 
 
 def _check_trials(state: State) -> None:

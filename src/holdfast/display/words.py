@@ -32,7 +32,7 @@ from holdfast.display.experiment_facts import (
 )
 from holdfast.display.restore_calls import needs_space, restore_call, retry_call
 from holdfast.messages.visible import visible
-from holdfast.space.exact import TAG, VALUE, is_exact, shown
+from holdfast.space.exact import TAG, VALUE, is_exact, is_ours, shown
 from holdfast.space.objects import is_marker
 
 CLOSING_LINES = 14
@@ -111,7 +111,7 @@ def _with_tuples(node: Any) -> Any:
     """A packed value as people write it."""
     if isinstance(node, list):
         return [_with_tuples(value) for value in node]
-    if is_exact(node) and node[TAG] == "tuple":
+    if is_exact(node) and node[TAG] == "tuple" and is_ours(node):
         return tuple(map(_with_tuples, node[VALUE]))
     return shown(node)
 

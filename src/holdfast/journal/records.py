@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 from holdfast.core import events as ev
 from holdfast.errors import IllegalTransitionError, JournalDamagedError
 from holdfast.journal.reader import JournalContents, Position, SegmentPart, read_journal
+from holdfast.space.exact import TAG, is_exact, is_mapping, misfit
 from holdfast.space.naming import why_no_dirname, why_no_name
 from holdfast.storage.local import REAL_DISK, Disk
 
@@ -24,9 +25,10 @@ MAX_NESTING = 256
 """How deep configs and metrics may be nested. Reports end at 64; walking through values takes some calls a level."""
 
 _CONTAINERS = bytes([*range(0x80, 0xA0), *range(0xDC, 0xE0)])  # type bytes of msgpack's lists and dicts
+_MARK = TAG.encode()
+MAX_SHOWN = 80
 
-
-_SUSPECTS = frozenset({ev.TrialCreated, ev.CheckpointStaged})  # they hold names
+_SUSPECTS = frozenset({ev.TrialCreated, ev.TrialReconfigured, ev.CheckpointStaged})  # they hold names, or configs
 
 
 Through: TypeAlias = Callable[[Iterable[tuple[int, bytes]]], Iterable[tuple[int, bytes]]]
@@ -119,8 +121,9 @@ class ReadEvents(Events):
                 for event, payload in zip(events, payloads, strict=True):
                     _check(event, payload)
             else:
-                for event in [event for event in events if type(event) in _SUSPECTS]:
-                    _check(event, b"")
+                for event, payload in zip(events, payloads, strict=True):
+                    if type(event) in _SUSPECTS:
+                        _check(event, payload)
         except (ValueError, RecursionError):  # says which, and what is wrong
             return [decode_record(self._root, seq, payload) for seq, payload in enumerate(payloads, first)]
         return events
@@ -208,11 +211,33 @@ def check_stage_name(sealed: str) -> None:
         raise Unfit(f"the staged checkpoint {sealed!r} cannot be used: {why}")
 
 
+def check_config(config: dict[Any, Any], payload: bytes) -> None:
+    """Refuse a config that cannot be shown or given to a trial. Only one with a tag in its bytes costs a walk.
+
+    Raises:
+        Unfit: The text shows the value.
+    """
+    if _MARK not in payload:
+        return
+    if is_exact(config) and not is_mapping(config):
+        raise Unfit(f"the trial's config is no dict: {_brief(config)}")
+    if (found := misfit(config)) is not None:
+        raise Unfit(f"a value of the trial's config cannot be read: {_brief(found)}")
+
+
+def _brief(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= MAX_SHOWN else f"{text[:MAX_SHOWN]}..."
+
+
 def _check(event: ev.AnyEvent, payload: bytes) -> None:
     if len(payload) > MAX_NESTING:
         _check_nesting(event, payload)
     if isinstance(event, ev.TrialCreated):
         check_trial_names(event.id, event.name, event.tag, event.dirname)
+        check_config(event.config, payload)
+    elif isinstance(event, ev.TrialReconfigured):
+        check_config(event.config, payload)
     elif isinstance(event, ev.CheckpointStaged):
         check_stage_name(event.sealed)
 

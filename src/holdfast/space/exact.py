@@ -14,8 +14,10 @@ import json
 import pathlib
 import re
 from collections import OrderedDict
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeAlias
+
+from holdfast.errors import InvalidInputError
 
 SCALARS = frozenset({int, float, str, bool, type(None)})
 """Exact types that are plain data; a subclass (an enum, a NumPy number) is more than its plain value."""
@@ -29,6 +31,14 @@ _SEQUENCES: dict[str, type] = {"tuple": tuple, "set": set, "frozenset": frozense
 _LEAVES = frozenset({"int", "str", "complex", "Path"})
 _STORABLE = range(-(1 << 63), 1 << 64)
 _NUMPY = re.compile(r"float\d+|u?int\d+|bool_?|str_?|complex\d+")
+_NUMPY_INTS = {
+    **{f"int{bits}": range(-(1 << bits - 1), 1 << bits - 1) for bits in (8, 16, 32, 64)},
+    **{f"uint{bits}": range(1 << bits) for bits in (8, 16, 32, 64)},
+}
+_LONGEST_INT = 4300
+"""Digits of the longest int that Python turns into text."""
+
+_TOO_LARGE = 10**_LONGEST_INT
 
 Object: TypeAlias = Callable[[Any, tuple[Any, ...]], Any]
 """(a value that no tag can hold, its path) -> what stands in its place."""
@@ -49,20 +59,96 @@ def is_exact(node: Any) -> bool:
 
 
 def is_ours(node: Mapping[Any, Any]) -> bool:
-    """Whether a dict is a tagged node, and not a dict of the user's that has our key by chance."""
+    """Whether a dict is a tagged node that can be unpacked, and not a dict of the user's that has our key by chance."""
     kind, value = node.get(TAG), node.get(VALUE)
     if not isinstance(kind, str):
         return False
     if kind in _MAPPINGS:
-        return node.keys() == {TAG, VALUE, KEYS} and isinstance(value, dict) and isinstance(node[KEYS], dict)
-    if node.keys() != {TAG, VALUE}:
+        keys = node.get(KEYS)
+        if len(node) != 3 or not isinstance(value, dict) or not isinstance(keys, dict):
+            return False
+        return _are_texts(value) and _are_texts(keys) and all(map(_is_hashable, keys.values()))
+    if len(node) != 2 or VALUE not in node:
         return False
-    return isinstance(value, list) if kind in _SEQUENCES else kind in _LEAVES or kind.startswith("numpy.")
+    if kind in _SEQUENCES:
+        return isinstance(value, list) and (kind == "tuple" or all(map(_is_hashable, value)))
+    return _is_numpy(kind[6:], value) if kind.startswith("numpy.") else _is_leaf(kind, value)
+
+
+def _are_texts(keys: Iterable[Any]) -> bool:
+    """Whether these are keys that ``pack_mapping`` makes."""
+    return all(type(key) is str and key != TAG and _is_storable(key) for key in keys)
+
+
+def _is_hashable(node: Any) -> bool:
+    """Whether data, packed or not yet, stands for something that can be a key, or a member of a set."""
+    if isinstance(node, tuple | frozenset):
+        return all(map(_is_hashable, node))
+    if not isinstance(node, dict):
+        return not isinstance(node, list | set)
+    if TAG not in node:
+        return node.keys() == {"__object__", "type"}
+    if not is_ours(node) or node[TAG] in _MAPPINGS or node[TAG] == "set":
+        return False
+    return node[TAG] != "tuple" or all(map(_is_hashable, node[VALUE]))
+
+
+def _is_leaf(kind: str, value: Any) -> bool:
+    if kind == "complex":
+        return _is_complex(value)
+    if kind not in _LEAVES or type(value) is not str:
+        return False
+    if kind == "Path":
+        return True
+    try:
+        return abs(int(value, 16)) < _TOO_LARGE if kind == "int" else type(json.loads(value)) is str
+    except (ValueError, RecursionError):
+        return False
+
+
+def _is_complex(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(type(part) in (float, int) for part in value)
+
+
+def _is_numpy(name: str, value: Any) -> bool:
+    """Whether NumPy can make the value. It is not asked: importing it takes longer than most readers need."""
+    if name in _NUMPY_INTS:
+        return type(value) is int and value in _NUMPY_INTS[name]
+    if not _NUMPY.fullmatch(name):
+        return False
+    if name.startswith("complex"):
+        return _is_complex(value)
+    if name.startswith("float"):
+        return type(value) in (float, int)
+    return type(value) is (bool if name.startswith("bool") else str if name.startswith("str") else int)
+
+
+def misfit(node: Any) -> dict[str, Any] | None:
+    """The first node in packed data whose tag cannot be taken away; None if there is none.
+
+    Tags that this version does not know are not meant: they are shown as they are.
+    """
+    if isinstance(node, dict):
+        if TAG in node and not is_ours(node) and not _is_unknown(node[TAG]):
+            return node
+        node = node.values()
+    elif not isinstance(node, list):
+        return None
+    for child in node:
+        if type(child) not in SCALARS and (found := misfit(child)) is not None:
+            return found
+    return None
+
+
+def _is_unknown(kind: Any) -> bool:
+    if not isinstance(kind, str) or kind in _MAPPINGS or kind in _SEQUENCES or kind in _LEAVES:
+        return False
+    return not (kind.startswith("numpy.") and _NUMPY.fullmatch(kind[6:]))
 
 
 def is_mapping(node: Any) -> bool:
     """Whether a node is tagged and stands for a dict."""
-    return isinstance(node, dict) and node.get(TAG) in _MAPPINGS
+    return isinstance(node, dict) and isinstance(node.get(TAG), str) and node[TAG] in _MAPPINGS
 
 
 def tagged(kind: str, value: Any) -> dict[str, Any]:
@@ -127,9 +213,18 @@ def _shown_key(key: Any) -> str:
 
 
 def pack_scalar(value: Any) -> Any:
-    """An int, float, str, bool or None as plain data: tagged if it is beyond what msgpack can hold."""
+    """An int, float, str, bool or None as plain data: tagged if it is beyond what msgpack can hold.
+
+    Raises:
+        InvalidInputError: No reader could show it.
+    """
     if _is_storable(value):
         return value
+    if type(value) is int and abs(value) >= _TOO_LARGE:
+        raise InvalidInputError(
+            f"A parameter is an int of more than {_LONGEST_INT} digits, which Python does not turn into text. Give it "
+            "as text, or as its exponent, and compute the int in the trainable."
+        )
     return tagged("int", hex(value)) if type(value) is int else tagged("str", json.dumps(value))
 
 
@@ -271,7 +366,15 @@ def _unpack_tagged(node: dict[str, Any], on_leaf: Callable[[Any], Any] | None) -
 def _real_keys(node: dict[str, Any], on_leaf: Callable[[Any], Any] | None) -> dict[str, Any]:
     """The keys of a dict that are no strings, by their text; those that need the user's code stay texts without it."""
     keys = {text: unpack(key, on_leaf) for text, key in node.get(KEYS, {}).items()}
-    return {text: key for text, key in keys.items() if not isinstance(key, dict)}
+    return {text: key for text, key in keys.items() if _has_hash(key)}
+
+
+def _has_hash(key: Any) -> bool:
+    try:
+        hash(key)
+    except TypeError:  # a marker, or a tuple with one in it
+        return False
+    return True
 
 
 def _unpack_leaf(kind: str, value: Any) -> Any:
@@ -301,7 +404,7 @@ def shown(node: Any) -> Any:
         return [shown(value) for value in node]
     if not isinstance(node, dict):
         return node
-    if TAG not in node:
+    if TAG not in node or not (is_ours(node) or _is_unknown(node[TAG])):
         return {key: shown(value) for key, value in node.items()}
     value = node.get(VALUE)
     kind = str(node[TAG])
