@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import resource
 import threading
@@ -44,6 +45,21 @@ def full_disk(monkeypatch: pytest.MonkeyPatch) -> set[str]:
 
     monkeypatch.setattr(file_writer, "_open", open_full)
     return full
+
+
+@pytest.fixture
+def bad_disk(monkeypatch: pytest.MonkeyPatch) -> set[str]:
+    """Paths that cannot be opened as long as they are in this set."""
+    bad: set[str] = set()
+    really_open = file_writer._open
+
+    def open_bad(path: str, flags: int) -> int:
+        if path in bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO), path)
+        return really_open(path, flags)
+
+    monkeypatch.setattr(file_writer, "_open", open_bad)
+    return bad
 
 
 def test_appends_arrive_in_order_and_directories_are_made(writer: FileWriter, tmp_path: Path) -> None:
@@ -167,14 +183,14 @@ def test_half_a_row_is_taken_back_before_the_row_is_written_again(writer: FileWr
     assert path.read_bytes().endswith(b"x\n0123456789\n")
 
 
-def test_trouble_with_one_file_does_not_stop_the_others(writer: FileWriter, tmp_path: Path) -> None:
+def test_trouble_with_one_file_does_not_stop_the_others(writer: FileWriter, tmp_path: Path, bad_disk: set[str]) -> None:
     blocked = tmp_path / "blocked"
-    blocked.write_bytes(b"a file, not a directory")
+    bad_disk.add(str(blocked / "result.json"))
     writer.append(str(blocked / "result.json"), b"one\n")
     writer.append(str(tmp_path / "other"), b"row\n")
     wait_until(lambda: writer.trouble and (tmp_path / "other").exists())
     assert not writer.flush(0.05)
-    blocked.unlink()
+    bad_disk.clear()
     assert writer.flush(DEADLINE_S)
     assert (blocked / "result.json").read_bytes() == b"one\n"
 
@@ -218,7 +234,7 @@ def test_closing_with_a_full_disk_says_so_and_ends(
     wait_until(lambda: writer.trouble)
     thread = writer._thread
     assert writer.close(0.05) is False
-    assert "1 files are incomplete" in caplog.text
+    assert "1 file is incomplete" in caplog.text
     assert thread is not None
     thread.join(DEADLINE_S)
     assert not thread.is_alive()
@@ -321,8 +337,8 @@ def test_the_fence_is_looked_at_for_groups_of_files(tmp_path: Path) -> None:
     assert looks <= 8
 
 
-def test_one_file_that_cannot_be_opened_keeps_none_of_its_group_back(tmp_path: Path) -> None:
-    (tmp_path / "bad").mkdir()
+def test_one_file_that_cannot_be_opened_keeps_none_of_its_group_back(tmp_path: Path, bad_disk: set[str]) -> None:
+    bad_disk.add(str(tmp_path / "bad"))
     writer = FileWriter(linger_s=3600.0)
     for name in ("a", "bad", "c"):
         writer.append(str(tmp_path / name), b"row\n")
@@ -331,7 +347,7 @@ def test_one_file_that_cannot_be_opened_keeps_none_of_its_group_back(tmp_path: P
         assert not writer.flush(0.01)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "c").read_bytes() == b"row\n"
     assert "bad cannot be written" in writer.trouble
-    (tmp_path / "bad").rmdir()
+    bad_disk.clear()
     assert writer.close()
     assert (tmp_path / "bad").read_bytes() == b"row\n"
 

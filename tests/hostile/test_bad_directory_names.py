@@ -98,6 +98,37 @@ def test_a_file_that_can_never_be_written_keeps_nobody_waiting(
     assert "can never be written" in caplog.text
 
 
+def test_a_directory_in_the_place_of_a_file_keeps_nobody_waiting(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    taken = [tmp_path / name for name in ("replaced", "edited", "appended")]
+    for path in taken:
+        path.mkdir()
+    (tmp_path / "file").write_text("mine")
+    (tmp_path / "dangling").symlink_to(tmp_path / "nowhere" / "else")
+    writer = FileWriter(linger_s=0.0)
+    open_files = len(os.listdir("/proc/self/fd"))
+    writer.replace(str(taken[0]), b"{}")
+    writer.edit(str(taken[1]), lambda old: old + b"{}")
+    writer.append(str(taken[2]), b"{}")
+    writer.append(str(tmp_path / "file" / "result.json"), b"{}")
+    writer.replace(str(tmp_path / "dangling" / "result.json"), b"{}")
+    writer.append(str(tmp_path / "good"), b"1")
+    assert writer.read(str(taken[2])) in (None, b"{}")
+    assert writer.flush(60.0)
+    assert writer.trouble == ""
+    writer.append(str(taken[2]), b"{}")  # said once
+    assert writer.close(60.0)
+    assert len(os.listdir("/proc/self/fd")) == open_files
+    assert (tmp_path / "good").read_bytes() == b"1"
+    assert all(path.is_dir() and not any(path.iterdir()) for path in taken)
+    assert (tmp_path / "file").read_text() == "mine"
+    for name in ("replaced", "edited", "appended", "file", "dangling"):
+        assert f"move {str(tmp_path / name)!r} away" in caplog.text
+    assert caplog.text.count("appended' can never be written") == 1
+    assert "[Errno" not in caplog.text
+
+
 def test_a_result_file_that_is_a_link_or_a_pipe_is_not_written_through(tmp_path: Path) -> None:
     outside = tmp_path / "outside"
     outside.write_text("mine")
@@ -110,10 +141,10 @@ def test_a_result_file_that_is_a_link_or_a_pipe_is_not_written_through(tmp_path:
     assert outside.read_text() == "mine"
 
 
-def test_a_wait_for_files_ends_when_somebody_gives_up(tmp_path: Path) -> None:
-    (tmp_path / "file").write_bytes(b"")
+def test_a_wait_for_files_ends_when_somebody_gives_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(FileWriter, "_try_to_write", _refuse)
     writer = FileWriter(linger_s=0.0)
-    writer.append(str(tmp_path / "file" / "below"), b"1")  # not a directory: may become one
+    writer.append(str(tmp_path / "file"), b"1")
     asked = threading.Event()
     assert not writer.flush(3600.0, lambda: asked.is_set() or bool(asked.set()))
     assert not writer.close(0.0)

@@ -37,8 +37,11 @@ LOOK_EVERY_S = 0.1
 OPENED_TOGETHER = 16
 """Files that are opened before one question about the fence, and written after its answer."""
 
-_HOPELESS = frozenset({errno.ENAMETOOLONG, errno.ELOOP, errno.ENXIO})
-"""What no waiting helps against: names that no file system takes, and links or pipes where a file belongs."""
+_IN_PLACE = frozenset({errno.ELOOP, errno.EMLINK, errno.ENXIO, errno.EISDIR, errno.ENOTDIR, errno.EEXIST})
+"""A link, a pipe or a directory is where the file belongs, or something else is where its directory belongs."""
+
+_HOPELESS = _IN_PLACE | {errno.ENAMETOOLONG}
+"""What no waiting helps against; the last are names that no file system takes."""
 
 
 class Edit(NamedTuple):
@@ -91,6 +94,7 @@ class FileWriter:
         self._in_hand: dict[str, list[Change]] = {}
         self._written: set[str] | None = None  # since somebody last asked; None if nobody will
         self._torn: dict[str, int] = {}  # files with half an append at their end, and their size without it
+        self._left_out: set[str] = set()  # files of which was said that they can never be written
         self._waiting_bytes = 0
         self._queued = 0
         self._settled = 0
@@ -176,7 +180,9 @@ class FileWriter:
         if thread is not None and written:
             thread.join(timeout_s)
         if not written:
-            logger.warning("%d files are incomplete (%s).", self.unwritten, self.trouble or "the disk is too slow")
+            count = self.unwritten
+            files = "1 file is" if count == 1 else f"{count} files are"
+            logger.warning("%s incomplete (%s).", files, self.trouble or "the disk is too slow")
         return written
 
     # --- the caller's side
@@ -288,7 +294,10 @@ class FileWriter:
             raise
         except Exception as error:  # whatever it is, the thread must live
             if isinstance(error, ValueError) or getattr(error, "errno", None) in _HOPELESS:
-                logger.warning("%r can never be written (%s) and is left out; the journal has it", path, error)
+                if path not in self._left_out:
+                    self._left_out.add(path)
+                    why = _why(error, path)
+                    logger.warning("%r can never be written (%s) and is left out; the journal has it", path, why)
                 with self._lock:
                     del self._in_hand[path]
                 return ""
@@ -419,23 +428,33 @@ def _open(path: str, flags: int) -> int:
         return os.open(path, flags, 0o644)
 
 
+def _why(error: Exception, path: str) -> str:
+    """What is wrong, without the temporary name that the error may have."""
+    if not isinstance(error, OSError) or error.errno not in _IN_PLACE:
+        return str(error)
+    blocked = path if os.path.lexists(path) else os.path.dirname(path)
+    return f"{error.strerror}; to have it written, move {blocked!r} away"
+
+
 def _content(path: str, size: int | None) -> bytes | None:
     """What is in one of our files; None if there is none, or something in its place that we have not written.
 
-    Such a thing (a link, a pipe, a file of holes) is never followed or read: the file is made anew from the journal.
+    Such a thing (a link, a pipe, a directory, a file of holes) is never followed or read: the file is made anew from
+    the journal.
     """
     try:
         fd = os.open(path, os.O_RDONLY | _SAFE)
     except FileNotFoundError:
         return None
     except OSError as error:
-        if error.errno in (errno.ELOOP, errno.EMLINK, errno.ENXIO):
+        if error.errno in _IN_PLACE:
             return None
         raise
+    facts = os.fstat(fd)
+    if not stat.S_ISREG(facts.st_mode) or is_mostly_holes(facts):
+        os.close(fd)  # not by a file object, which refuses a directory and leaves it open
+        return None
     with open(fd, "rb", buffering=0) as file:
-        facts = os.fstat(fd)
-        if not stat.S_ISREG(facts.st_mode) or is_mostly_holes(facts):
-            return None
         return file.read() if size is None else file.read(size)
 
 
