@@ -8,10 +8,10 @@ from typing import Any
 from holdfast.controller.display_edge import DisplayEdge
 from holdfast.core import events as ev
 from holdfast.core.state import State, Status, Trial
+from holdfast.display.closing import closing_lines
 from holdfast.display.display import Display, ExperimentFacts
 from holdfast.display.experiment_facts import DisplayOptions, RunSummary
 from holdfast.display.tracker import ProgressTracker
-from holdfast.display.words import closing_lines
 
 
 class Noting(Display):

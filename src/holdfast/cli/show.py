@@ -19,7 +19,8 @@ from holdfast.display.words import duration, metrics_text, one_line, param_text,
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import History, open_history
 from holdfast.results.html import display_facts
-from holdfast.results.report_data import claim_damage, on_resume, trial_details, trial_facts
+from holdfast.results.report_data import claim_damage, trial_details, trial_facts
+from holdfast.results.resume import on_resume
 from holdfast.results.story import StoryLine, experiment_story, failure_words, trial_story
 from holdfast.space.exact import children, shown
 from holdfast.space.value_names import named
@@ -179,8 +180,9 @@ def detail_lines(history: History, trial: Trial) -> list[str]:
         lines.append(f"  iteration   {trial.iteration}, {duration(trial.time_total)} of training")
         lines.append(f"  result      {metrics_text(trial.metrics, objective, limit=20)}")
     lines += _checkpoint_lines(trial)
-    if on_resume(history.state, trial) is not None and not (history.owner is not None and history.owner.alive):
-        lines.append(f"  on resume   {on_resume(history.state, trial)}")
+    then = on_resume(history, trial)
+    if then is not None and not (history.owner is not None and history.owner.alive):
+        lines.append(f"  on resume   {then}")
     return lines + _failure_lines(trial)
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from holdfast.cli.printing import print_json, say, when
 from holdfast.core.state import State, UserNote
+from holdfast.display.closing import resume_lines
 from holdfast.display.experiment_facts import DisplayOptions, ProgressView
 from holdfast.display.words import (
     best_text,
@@ -23,7 +24,6 @@ from holdfast.display.words import (
     lag_text,
     one_line,
     plural,
-    resume_lines,
     rough_duration,
 )
 from holdfast.journal.epoch import Holder
@@ -41,6 +41,7 @@ from holdfast.results.report_data import (
     trial_facts,
     why_of,
 )
+from holdfast.results.resume import glance
 from holdfast.results.shipped import ship_command, unshipped, unshipped_text
 
 MAX_ROWS = 10
@@ -87,7 +88,7 @@ def status_lines(history: History, now: float) -> list[str]:
     if history.lost and history.damage is None:
         lines.append(f"  {_lost_text(history)}")
     if phase_of(history) == Phase.INTERRUPTED:
-        lines += [f"  {line}" for line in resume_lines(history.state)]
+        lines += [f"  {line}" for line in resume_lines(history.state, glance(history))]
     if lag_text(view):
         lines.append(f"  {lag_text(view)}")
     if phase_of(history) == Phase.RUNNING and full_text(view.backlog):

@@ -1,7 +1,8 @@
 """What the next driver would do with each trial, decided by the very functions that decide it then.
 
-Owns the answer to "what would a restore do now?" for those who only look: commands that verify. The caller says what it
-finds on disk; the decisions are those of ``decide`` and ``plan``. Changes the state that it is given, and nothing else.
+Owns the answer to "what would a restore do now?" for those who only look: commands that verify, and those that only
+glance. The caller says what it finds on disk; the decisions are those of ``decide`` and ``plan``. Changes nothing but
+the state that ``foresee`` is given.
 """
 
 from __future__ import annotations
@@ -15,10 +16,10 @@ from holdfast.core import commands as cmd
 from holdfast.core import events as ev
 from holdfast.core import observations as ob
 from holdfast.core.decide import decide
-from holdfast.core.plan import start
+from holdfast.core.plan import is_lost, start
 from holdfast.core.policies import Policies, Rules, SchedulerRequest, Verdict
 from holdfast.core.retention import Retention
-from holdfast.core.state import DriverMemory, State, Status, Trial
+from holdfast.core.state import CheckpointRecord, DriverMemory, State, Status, Stored, Trial
 from holdfast.core.turn import Turn
 
 
@@ -34,6 +35,8 @@ class Fate(msgspec.Struct, frozen=True):
     kind: str
     source: tuple[int, int] | None = None  # the checkpoint that it continues from
     message: str = ""
+    missing: int = 0  # newer checkpoints that are not there any more
+    staged: bool = False  # the checkpoint has to be committed first
 
 
 Commits = Callable[[int, int], ob.CommitEnded | None]
@@ -41,6 +44,10 @@ Commits = Callable[[int, int], ob.CommitEnded | None]
 
 Verifies = Callable[[int, int], ob.VerifyEnded | None]
 """How the verification of a committed checkpoint would end; None if that cannot be known now."""
+
+
+IsThere = Callable[[int, CheckpointRecord], bool]
+"""Whether a checkpoint that the journal knows, of the trial of this number, is there at all."""
 
 
 def foresee(state: State, retention: Retention, commits: Commits, verifies: Verifies) -> dict[int, Fate]:
@@ -89,6 +96,51 @@ def _fate(turn: Turn, trial: Trial, verifies: Verifies) -> Fate:
         return Fate(Fate.CONTINUES, trial.source)
     notes = [event.text for event in turn.events[told:] if isinstance(event, ev.Noted) and event.n == trial.n]
     return Fate(Fate.RESTARTS, message="; ".join(notes))
+
+
+def glimpse(state: State, trial: Trial, is_there: IsThere) -> Fate:
+    """The fate of one unfinished trial if every checkpoint that is there is a good one.
+
+    For those who cannot read all files, as ``foresee`` makes its caller do. Changes nothing. One checkpoint is asked
+    for if it is there.
+    """
+    if trial.user_stop:
+        return Fate(Fate.ENDS, message="the user has stopped it")
+    missing = 0
+    while True:
+        record = newest_staged(trial)
+        point = None if record is not None else state.start_point(trial)
+        if record is not None:
+            source = (trial.n, record.index)
+        elif point is not None:
+            source = point[0]
+            record = (trial if source[0] == trial.n else state.trials[source[0]]).find(source[1])
+        else:
+            kind = Fate.ERROR if is_lost(state, trial) else Fate.RESTARTS
+            return Fate(kind, missing=missing)
+        assert record is not None
+        if is_there(source[0], record):
+            return Fate(Fate.CONTINUES, source, missing=missing, staged=point is None)
+        missing += 1
+        trial = _without(trial, source)
+
+
+def newest_staged(trial: Trial) -> CheckpointRecord | None:
+    """The newest checkpoint whose commit the next driver takes up; None if there is none."""
+    staged = (r for r in reversed(trial.checkpoints) if r.stored == Stored.STAGED and r.index >= trial.floor)
+    return next(staged, None)
+
+
+def _without(trial: Trial, source: tuple[int, int]) -> Trial:
+    """The trial as it will be when a checkpoint has turned out to be gone."""
+    origin = None if trial.origin == source else trial.origin
+    if source[0] != trial.n:
+        return msgspec.structs.replace(trial, origin=origin)
+    records = [
+        msgspec.structs.replace(each, stored=Stored.BAD) if each.index == source[1] else each
+        for each in trial.checkpoints
+    ]
+    return msgspec.structs.replace(trial, origin=origin, checkpoints=records)
 
 
 class _NoScheduler:

@@ -18,13 +18,12 @@ from typing import TextIO
 from holdfast.core import events as ev
 from holdfast.core.state import State, Status
 from holdfast.display.clipping import advice_line
+from holdfast.display.closing import CLOSING_LINES, closing_lines
 from holdfast.display.experiment_facts import DisplayOptions, Ending, ExperimentFacts, ProgressView, RunSummary
 from holdfast.display.table import TableMaker
 from holdfast.display.tracker import ProgressTracker, make_row
 from holdfast.display.trial_output import LOOK_S, OutputLine, TrialOutput, plain_line
 from holdfast.display.words import (
-    CLOSING_LINES,
-    closing_lines,
     ended_text,
     first_failure_text,
     metrics_text,

@@ -26,6 +26,7 @@ from holdfast.core import events as ev
 from holdfast.core.state import State, Status
 from holdfast.display.base import Display, PlainDisplay, Throttle, logger
 from holdfast.display.clipping import advice_line, clip_middle, wrapped
+from holdfast.display.closing import closing_lines
 from holdfast.display.experiment_facts import DisplayOptions, ExperimentFacts, ProgressView, RunSummary
 from holdfast.display.table import GAP, Table, TableMaker, escape, table_html
 from holdfast.display.trial_output import NOTEBOOK_LINES, output_html, plain_line, terminal_text
@@ -33,7 +34,6 @@ from holdfast.display.words import (
     best_text,
     clip,
     clip_front,
-    closing_lines,
     counts_text,
     done_text,
     duration,

@@ -17,8 +17,8 @@ from typing import Any
 
 from holdfast.core.ending import RETURNED
 from holdfast.core.events import Cause
-from holdfast.core.state import State, Status, Stored, Trial
-from holdfast.display.clipping import advice_line, whole_sentences
+from holdfast.core.state import State, Status
+from holdfast.display.clipping import advice_line
 from holdfast.display.experiment_facts import (
     NOT_STARTED,
     Backlog,
@@ -30,15 +30,11 @@ from holdfast.display.experiment_facts import (
     RunSummary,
     TableRow,
 )
-from holdfast.display.restore_calls import needs_space, restore_call, retry_call
+from holdfast.display.restore_calls import restore_call, retry_call
 from holdfast.messages.visible import visible
 from holdfast.space.exact import TAG, VALUE, is_exact, is_ours, shown
 from holdfast.space.objects import is_marker
 
-CLOSING_LINES = 14
-"""Most lines that the end of an experiment takes."""
-
-CLOSING_KINDS = 7
 MAX_MESSAGE = 160
 MAX_FAILURE = 320
 """Longer than other texts: it ends with what to do about it."""
@@ -342,7 +338,7 @@ def failure_count(group: FailureGroup) -> str:
 
 def first_failure_text(group: FailureGroup, state: State, facts: ExperimentFacts) -> str:
     """Said once, when a kind of failure first happens. The full path follows at the end, where it is looked for."""
-    name = one_line(facts.name_of(state.trials[group.trial]), 60) + _on_host(group, state, facts)
+    name = one_line(facts.name_of(state.trials[group.trial]), 60) + on_host(group, state, facts)
     file, _, line = group.location.rpartition(":")
     where = f" in line {line} of {one_line(os.path.basename(file), 60)}" if file else ""
     message = advice_line(group.message, MAX_FAILURE)
@@ -350,7 +346,7 @@ def first_failure_text(group: FailureGroup, state: State, facts: ExperimentFacts
     return f"{name} {outcome}: {failure_what(group)}{where}" + (f": {message}" if message else "")
 
 
-def _on_host(group: FailureGroup, state: State, facts: ExperimentFacts) -> str:
+def on_host(group: FailureGroup, state: State, facts: ExperimentFacts) -> str:
     """Where it failed; on one machine that goes without saying."""
     worker = state.workers.get(state.trials[group.trial].worker)
     return "" if worker is None or facts.engine == "local" else f" on {one_line(worker.host, 60)}"
@@ -410,92 +406,6 @@ def next_line(facts: ExperimentFacts, summary: RunSummary) -> str:
     if summary.change:
         return f"Resume with: {changed_call}; or with corrected code: {corrected}"
     return f"Resume with: {corrected}"
-
-
-def outcome_line(view: ProgressView, facts: ExperimentFacts, summary: RunSummary) -> str:
-    """How it ended, in one sentence."""
-    name, took = one_line(facts.name, 80), duration(view.elapsed_s)
-    counts = f"{done_text(view)} ended" if view.total is not None else done_text(view)
-    shown = dict(view.counts)
-    if summary.outcome != Ending.TAKEN_OVER:  # nothing runs any more
-        shown[Status.PENDING] = shown.get(Status.PENDING, 0) + shown.pop(Status.RUNNING, 0)
-    details = f"({counts_text(shown)}) in {took}"
-    if summary.outcome == Ending.FINISHED:
-        why = f", stopped by {one_line(view.stopping, 80)}" if view.stopping else ""
-        return f"{name} finished: {counts} {details}{why}."
-    reason = whole_sentences(summary.reason, 200)
-    if summary.outcome == Ending.INTERRUPTED:
-        why = f" ({reason})" if reason else ""
-        return f"{name} was interrupted{why}: {counts} {details}."
-    if summary.outcome == Ending.TAKEN_OVER:
-        return f"{name} was taken over by {reason}, which continues it. This process stops; nothing is lost."
-    why = f": {reason}" if reason else ""
-    return f"{name} ended with an error{why}. {counts} {details}; everything that was reported is kept."
-
-
-def resume_lines(state: State) -> list[str]:
-    """What a resume does with trials that have begun and not ended; nothing if there are none."""
-    begun = [trial for trial in state.trials if not trial.final and trial.attempt]
-    if not begun:
-        return []
-    saved = sum(has_checkpoint(trial) for trial in begun)
-    parts = []
-    if saved:
-        parts.append(
-            f"{plural(saved, 'trial')} will continue from {'its' if saved == 1 else 'their'} latest checkpoint"
-        )
-    if saved < len(begun):
-        again = len(begun) - saved
-        why = "it has saved no checkpoint" if again == 1 else "they have saved no checkpoint"
-        parts.append(f"{plural(again, 'trial')} will start again from the beginning, because {why}")
-    return [f"On resume, {' and '.join(parts)}."]
-
-
-def has_checkpoint(trial: Trial) -> bool:
-    """Whether there is anything that the trial could continue from."""
-    usable = (Stored.COMMITTED, Stored.STAGED)
-    own = any(record.index >= trial.floor and record.stored in usable for record in trial.checkpoints)
-    return own or trial.origin_held
-
-
-def closing_lines(
-    view: ProgressView, state: State, facts: ExperimentFacts, summary: RunSummary, unshown: int = 0
-) -> list[str]:
-    """The end of an experiment in at most ``CLOSING_LINES`` lines: what happened, what failed, what to type next."""
-    lines = [outcome_line(view, facts, summary)]
-    if summary.outcome in (Ending.INTERRUPTED, Ending.FAILED):
-        lines += resume_lines(state)
-    if view.best is not None:
-        lines.append(f"Best: {best_text(view.best)}")
-    if view.failures:
-        lines.append("Failures:")
-        lines.extend(_closing_failure(group, state, facts) for group in view.failures[:CLOSING_KINDS])
-        rest = len(view.failures) - CLOSING_KINDS + view.more_failures
-        if rest > 0:
-            lines.append(f"  and {plural(rest, 'other kind')} of errors")
-    if unshown:
-        lines.append(f"{plural(unshown, 'more note')} not shown; verbose=2 shows all.")
-    lines.append(f"Results: {one_line(facts.root, 1000)}")
-    if summary.outcome != Ending.FINISHED:
-        lines.append(next_line(facts, summary))
-    elif view.counts[Status.ERROR]:
-        errored = [group for group in view.failures if group.errored]
-        # What is damaged stays so: only a new start helps.
-        damaged = all(group.cause == Cause.DAMAGED for group in errored)
-        lacking = needs_space(group.type for group in errored)
-        again = retry_call(facts.root, facts.given_as, needs_space=lacking, restart=damaged)
-        lines.append(f"Retry the failed trials with: {again}.fit()")
-    return lines
-
-
-def _closing_failure(group: FailureGroup, state: State, facts: ExperimentFacts) -> str:
-    trial = state.trials[group.trial]
-    first = f"first {one_line(facts.name_of(trial), 60)}{_on_host(group, state, facts)}"
-    details = [failure_count(group), first]
-    error_file = facts.error_file_of(trial)
-    if error_file:
-        details.append(f"traceback in {one_line(error_file, 300)}")
-    return f"  {failure_text(group)} ({', '.join(details)})"
 
 
 def ended_text(row: TableRow, objective: tuple[str, str] | None, error: FailureGroup | None) -> str:

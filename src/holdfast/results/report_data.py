@@ -20,12 +20,10 @@ from typing import Any
 
 import msgspec
 
-from holdfast.checkpoints.names import checkpoint_name
 from holdfast.config.registry import name_as_written
 from holdfast.controller.remote_experiment import mirrored_in
 from holdfast.core.events import ErrorFacts
-from holdfast.core.plan import is_lost
-from holdfast.core.state import CheckpointRecord, State, Status, Stored, Trial, UserNote
+from holdfast.core.state import CheckpointRecord, Status, Trial, UserNote
 from holdfast.display.experiment_facts import DisplayOptions, FailureGroup, ProgressView
 from holdfast.display.restore_calls import needs_space, restore_call, retry_call
 from holdfast.display.tracker import (
@@ -40,6 +38,7 @@ from holdfast.journal.durable_mark import oldest_volatile
 from holdfast.journal.records import decode_record
 from holdfast.results.history import History
 from holdfast.results.html import display_facts
+from holdfast.results.resume import on_resume
 from holdfast.results.shipped import is_driven_locally, oldest_unshipped, unshipped
 from holdfast.space.exact import shown
 from holdfast.views.trials import trial_dirname
@@ -297,7 +296,7 @@ def trial_facts(history: History, trial: Trial) -> dict[str, Any]:
         "reason": trial.reason,
         "tags": list(trial.tags),
         "notes": note_facts(trial.notes),
-        "on_resume": on_resume(history.state, trial),
+        "on_resume": on_resume(history, trial),
         "started_at": trial.started_at or None,
         "ended_at": trial.ended_at or None,
     }
@@ -331,25 +330,3 @@ def checkpoint_facts(folder: str, record: CheckpointRecord) -> dict[str, Any]:
 def error_facts(cause: str, error: ErrorFacts) -> dict[str, str]:
     """Why an attempt failed."""
     return {"cause": cause, "type": error.type, "message": error.message, "location": error.location}
-
-
-def on_resume(state: State, trial: Trial) -> str | None:
-    """What the next driver does with the trial, if its files are as they were; None if it has ended."""
-    if trial.final:
-        return None
-    if trial.user_stop:
-        return "ends as TERMINATED: the user has stopped it"
-    staged = [r for r in trial.checkpoints if r.stored == Stored.STAGED and r.index >= trial.floor]
-    if staged:
-        newest = staged[-1]
-        return f"continues from {checkpoint_name(newest.index)} (iteration {newest.iteration}), once it is committed"
-    if is_lost(state, trial):
-        return "ends in ERROR: all its checkpoints are damaged"
-    point = state.start_point(trial)
-    if point is None:
-        return "starts from the beginning"
-    donor, index = point[0]
-    record = state.trials[donor].find(index)
-    assert record is not None
-    whose = "" if donor == trial.n else f" of trial {state.trials[donor].id}"
-    return f"continues from {checkpoint_name(index)}{whose} (iteration {record.iteration})"
