@@ -6,6 +6,7 @@ import inspect
 import os
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -99,6 +100,12 @@ def test_a_bug_of_ours_is_shown_in_full() -> None:
     ("make", "wrong", "meant"),
     [
         (ASHAScheduler, "max_tt", "max_t"),
+        (ASHAScheduler, "max_T", "max_t"),
+        (ASHAScheduler, "grace", "grace_period"),
+        (ASHAScheduler, "time_attribute", "time_attr"),
+        (partial(tune.create_scheduler, "asha"), "max_T", "max_t"),
+        (partial(tune.create_scheduler, "asha"), "grace", "grace_period"),
+        (partial(tune.create_searcher, "optuna"), "sed", "seed"),
         (PopulationBasedTraining, "perturbation_intervall", "perturbation_interval"),
         (OptunaSearch, "metrik", "metric"),
         (tune.BasicVariantGenerator, "points_to_evaluat", "points_to_evaluate"),
@@ -111,6 +118,26 @@ def test_an_unknown_argument_names_the_nearest_known_one(make: Any, wrong: str, 
     with pytest.raises(TypeError, match=f"{wrong!r}.*Did you mean {meant!r}") as caught:
         make(**{wrong: 1})
     assert isinstance(caught.value, InvalidTypeError)
+
+
+@pytest.mark.parametrize("name", ["fifo", "asha", "hyperband", "medianstopping"])
+def test_arguments_of_other_schedulers_are_left_out_by_name(name: str) -> None:
+    """One dict of arguments serves whichever scheduler is named."""
+    tune.create_scheduler(name, metric="loss", mode="min", max_t=9, quantile_fraction=0.25, log_config=True)
+
+
+@pytest.mark.parametrize("name", ["random", "optuna", "bayesopt", "hyperopt"])
+def test_arguments_of_other_searchers_are_left_out_by_name(name: str) -> None:
+    tune.create_searcher(name, metric="loss", mode="min", algo="asracos", dim_dict=None, optimizer_kwargs={})
+
+
+def test_an_argument_that_none_of_its_kind_has_is_left_out_with_a_warning() -> None:
+    with pytest.warns(UserWarning, match=r"create_scheduler\('asha'\) leaves out 'unknown'.* It has: .*max_t"):
+        tune.create_scheduler("asha", unknown=1)
+    with pytest.warns(UserWarning, match=r"create_searcher\('optuna'\) leaves out 'unknown'.* It has: .*seed"):
+        tune.create_searcher("optuna", unknown=1)
+    with pytest.warns(UserWarning, match=r"create_scheduler\('fifo'\) leaves out 'unknown'.* It has none"):
+        tune.create_scheduler("fifo", unknown=1)
 
 
 def test_arguments_of_a_class_that_has_none_are_refused() -> None:

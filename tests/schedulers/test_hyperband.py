@@ -446,6 +446,6 @@ def test_arguments_that_make_no_sense_are_refused(arguments, words):
 def test_it_needs_a_metric():
     with pytest.raises(ValueError, match="without a valid `metric`"):
         HyperBandScheduler().check_ready()
-    scheduler = create_scheduler("hyperband", metric="loss", mode="min", unknown=1)
+    scheduler = create_scheduler("hyperband", metric="loss", mode="min", brackets=1)
     scheduler.check_ready()
     assert isinstance(scheduler, HyperBandScheduler)

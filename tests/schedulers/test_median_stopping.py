@@ -334,4 +334,4 @@ def test_it_needs_a_metric():
     with pytest.raises(ValueError, match="without a valid `metric`"):
         MedianStoppingRule(mode="min").check_ready()
     for name in ("median_stopping_rule", "medianstopping"):
-        create_scheduler(name, metric="loss", mode="min", unknown=1).check_ready()
+        create_scheduler(name, metric="loss", mode="min", brackets=1).check_ready()

@@ -89,7 +89,7 @@ def test_it_needs_a_metric_and_a_mode():
 
 
 def test_it_can_be_made_by_name():
-    made = create_scheduler("pbt", metric="loss", mode="min", hyperparam_mutations={"x": [1]}, unknown=3)
+    made = create_scheduler("pbt", metric="loss", mode="min", hyperparam_mutations={"x": [1]}, brackets=3)
     assert (type(made), made.metric, made.mode) == (PopulationBasedTraining, "loss", "min")
 
 

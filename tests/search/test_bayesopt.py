@@ -148,6 +148,6 @@ def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any]):
 
 
 def test_it_is_found_by_name_and_its_default_seed_is_42():
-    assert isinstance(create_searcher("bayesopt", patience=2, unknown=1), BayesOptSearch)
+    assert isinstance(create_searcher("bayesopt", patience=2, gamma=0.2), BayesOptSearch)
     first, second = (CASE.adapter(seed=seed) for seed in (1, 2))
     assert run(first, 3) == run(second, 3)

@@ -370,7 +370,7 @@ def test_a_space_of_its_own_excludes_another():
 
 
 def test_it_is_made_by_name_and_hears_only_ends():
-    search = create_searcher("dehb", max_t=9, something_else=3)
+    search = create_searcher("dehb", max_t=9, gamma=0.2)
     assert isinstance(search, DEHBSearch)
     assert can_snapshot(search)
     assert not hears_results(search)

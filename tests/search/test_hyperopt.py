@@ -120,4 +120,4 @@ def test_a_wrong_seed_is_named_as_the_argument_is(seed: Any):
 
 
 def test_it_is_found_by_name():
-    assert isinstance(create_searcher("hyperopt", gamma=0.2, unknown=1), HyperOptSearch)
+    assert isinstance(create_searcher("hyperopt", gamma=0.2, algo="asracos"), HyperOptSearch)

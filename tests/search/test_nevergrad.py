@@ -144,7 +144,7 @@ def test_arguments_that_cannot_work_are_refused(wrong: dict[str, Any], error: ty
 
 
 def test_it_is_found_by_name_and_chooses_an_optimizer_itself():
-    search = create_searcher("nevergrad", unknown=1)
+    search = create_searcher("nevergrad", patience=1)
     assert isinstance(search, NevergradSearch)
     search.set_search_properties("loss", "min", NUMBERS, seed=1)
     assert search.suggest("a").keys() == {"x", "deep/y", "list/1"}

@@ -363,7 +363,7 @@ def test_without_optuna_the_message_says_what_to_install(monkeypatch: pytest.Mon
 
 
 def test_it_can_be_made_by_its_name() -> None:
-    assert isinstance(create_searcher("optuna", metric="loss", mode="min", unknown=1), OptunaSearch)
+    assert isinstance(create_searcher("optuna", metric="loss", mode="min", algo="asracos"), OptunaSearch)
 
 
 def test_more_trials_than_samples_are_never_suggested() -> None:

@@ -7,10 +7,14 @@ from __future__ import annotations
 
 import difflib
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any, Self
 
 from holdfast.errors import InvalidTypeError
+from holdfast.messages.warn import warn_user
+
+SHORTEST_START = 3
+"""Letters that the beginning of a name needs to be taken for the name."""
 
 
 class KnownArguments:
@@ -70,9 +74,49 @@ def accepted(function: Callable[..., Any], kwargs: dict[str, Any]) -> dict[str, 
     return {key: value for key, value in kwargs.items() if key in names}
 
 
+def accepted_by_name(
+    call: str, made: type, kwargs: dict[str, Any], others: Callable[[], Iterable[type]]
+) -> dict[str, Any]:
+    """The arguments that a class takes. Those that others of its kind take are left out: one dict can serve all.
+
+    Args:
+        call: The user's call, for messages.
+        made: The class.
+        kwargs: What the user gave.
+        others: All classes of its kind; asked only if something is left out.
+
+    Raises:
+        InvalidTypeError: One is no argument of any of them, and nearly one of ``made``.
+    """
+    known = keywords_of(made.__init__)  # type: ignore[misc]
+    if known is None:
+        return kwargs
+    left_out = kwargs.keys() - set(known)
+    elsewhere: set[str] = set()
+    for other in others() if left_out else ():
+        elsewhere.update(inspect.signature(other.__init__).parameters)  # type: ignore[misc]
+    for name in sorted(left_out - elsewhere):
+        if near := _nearest(name, known):
+            raise InvalidTypeError(f"{call} has no argument {name!r}. Did you mean {near!r}?")
+        warn_user(f"{call} leaves out {name!r}, which nothing of its kind has.{suggestion(name, known)}")
+    return {name: value for name, value in kwargs.items() if name not in left_out}
+
+
 def suggestion(name: str, known: Collection[str]) -> str:
     """A sentence that names the nearest known name, or all of them if none is near."""
-    close = difflib.get_close_matches(name, known, n=1)
-    if close:
-        return f" Did you mean {close[0]!r}?"
+    if near := _nearest(name, known):
+        return f" Did you mean {near!r}?"
     return f" It has: {', '.join(known)}." if known else " It has none."
+
+
+def _nearest(name: str, known: Collection[str]) -> str | None:
+    """The known name that was probably meant; one that is the beginning of the other comes first."""
+    folded = {each.lower(): each for each in known}
+    low = name.lower()
+    starts = [
+        each
+        for each in folded
+        if min(len(each), len(low)) >= SHORTEST_START and (each.startswith(low) or low.startswith(each))
+    ]
+    close = difflib.get_close_matches(low, starts, n=1, cutoff=0.0) or difflib.get_close_matches(low, folded, n=1)
+    return folded[close[0]] if close else None

@@ -6,7 +6,7 @@ import inspect
 from importlib import import_module
 from typing import Any
 
-from holdfast.config.arguments import accepted
+from holdfast.config.arguments import accepted_by_name
 from holdfast.errors import InvalidInputError
 from holdfast.schedulers.base import TrialScheduler
 
@@ -31,10 +31,13 @@ SCHEDULERS = {
 
 
 def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
-    """The scheduler of this name; arguments that it does not have are left out.
+    """The scheduler of this name; arguments that only other schedulers have are left out.
+
+    An argument that no scheduler has is left out with a warning.
 
     Raises:
         InvalidInputError: There is no scheduler of this name, or an argument that it needs is missing.
+        InvalidTypeError: No scheduler has such an argument, and this one has one of nearly that name.
 
     Example:
         >>> create_scheduler("asha", max_t=10, metric="loss", mode="min").metric
@@ -44,8 +47,7 @@ def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
     if name not in SCHEDULERS:
         known = ", ".join(sorted(SCHEDULERS))
         raise InvalidInputError(f"The `scheduler` argument must be one of {known}; got {scheduler!r}.")
-    module, kind = SCHEDULERS[name]
-    made = getattr(import_module(f"holdfast.schedulers.{module}"), kind)
+    made = _class_of(name)
     missing = [
         f"{parameter.name}=..."
         for parameter in inspect.signature(made).parameters.values()
@@ -56,4 +58,10 @@ def create_scheduler(scheduler: str, **kwargs: Any) -> TrialScheduler:
     if missing:
         needed = ", ".join(missing)
         raise InvalidInputError(f"{name!r} needs more than its name: create_scheduler({name!r}, {needed}).")
-    return made(**accepted(made, kwargs))  # type: ignore[no-any-return]
+    taken = accepted_by_name(f"create_scheduler({name!r})", made, kwargs, lambda: map(_class_of, SCHEDULERS))
+    return made(**taken)  # type: ignore[no-any-return]
+
+
+def _class_of(name: str) -> Any:
+    module, kind = SCHEDULERS[name]
+    return getattr(import_module(f"holdfast.schedulers.{module}"), kind)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from importlib import import_module
 from typing import Any
 
-from holdfast.config.arguments import accepted
+from holdfast.config.arguments import accepted_by_name
 from holdfast.errors import InvalidInputError
 
 SEARCHERS = {
@@ -36,10 +36,13 @@ GONE = {
 
 
 def create_searcher(search_alg: str, **kwargs: Any) -> Any:
-    """The searcher of this name; arguments that it does not have are left out.
+    """The searcher of this name; arguments that only other searchers have are left out.
+
+    An argument that no searcher has is left out with a warning.
 
     Raises:
         InvalidInputError: There is no searcher of this name.
+        InvalidTypeError: No searcher has such an argument, and this one has one of nearly that name.
         ImportError: The library behind it is not installed; the message says how to install it.
     """
     name = str(search_alg).lower()
@@ -47,6 +50,10 @@ def create_searcher(search_alg: str, **kwargs: Any) -> Any:
         known = ", ".join(sorted(SEARCHERS))
         hint = f" Instead of {name}, which is not maintained any more, use {GONE[name]}." if name in GONE else ""
         raise InvalidInputError(f"The `search_alg` argument must be one of {known}; got {search_alg!r}.{hint}")
+    made = _class_of(name)
+    return made(**accepted_by_name(f"create_searcher({name!r})", made, kwargs, lambda: map(_class_of, SEARCHERS)))
+
+
+def _class_of(name: str) -> Any:
     module, kind = SEARCHERS[name]
-    made = getattr(import_module(f"holdfast.search.{module}"), kind)
-    return made(**accepted(made, kwargs))
+    return getattr(import_module(f"holdfast.search.{module}"), kind)
