@@ -238,3 +238,20 @@ def test_an_empty_experiment_has_nothing_to_show(tmp_path: Path, holdfast: Calla
     path = RootWriter(tmp_path / "exp").path
     assert "has no trials yet" in holdfast("show", path).out
     assert "Nothing has happened yet" in holdfast("show", path, "--story").out
+
+
+def test_tuples_look_the_same_in_every_command(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    pair = {"__exact__": "tuple", "value": [1, {"__exact__": "tuple", "value": [2]}]}
+    root = RootWriter(tmp_path / "exp").open()
+    root.create({"obj": pair, "list": [1, 2], "deep": {"in": pair}})
+    path = root.die().path
+    listed, told = holdfast("list-trials", path).out, holdfast("show", path, "0", "--story").out
+    shown = holdfast("show", path, "0").out
+    for text in (listed, told, shown):
+        assert "(1, (2,))" in text
+        assert "[1, 2]" in text
+        assert "[1, [2" not in text
+    assert holdfast("list-trials", path, "--filter", "config/deep/in == '(1, (2,))'").out == listed
+    file = tmp_path / "rows.csv"
+    holdfast("list-trials", path, "--output", file)
+    assert '"[1,[2]]"' in file.read_text()

@@ -77,10 +77,11 @@ def check_format(out: Path, *, safe_csv: bool = False) -> None:
 
 
 def trial_row(history: History, trial: Trial, config: Any = None) -> dict[str, Any]:
-    """One trial in one row: who it is, its last result, its parameters, or ``config`` in their place."""
+    """One trial in one row: who it is, its last result, its parameters, or ``config`` as it stands in their place."""
     known: dict[str, Any] = {"trial_id": trial.id, "name": history.name(trial), "status": trial.status}
     known["ended"] = ended_reason(trial) or None
-    result = {**(history.last(trial) if trial.metrics is not None else {}), "config": shown(config or trial.config)}
+    last = history.last(trial) if trial.metrics is not None else {}
+    result = {**last, "config": shown(trial.config) if config is None else config}
     error = {}
     if trial.error is not None:
         error = {"error_type": trial.error.type, "error_message": trial.error.message}
@@ -218,4 +219,4 @@ def _harmless(value: Any) -> Any:
 
 
 def _cell(value: Any) -> Any:
-    return to_json(value, indent=False).decode() if isinstance(value, dict | list) else value
+    return to_json(value, indent=False).decode() if isinstance(value, dict | list | tuple) else value

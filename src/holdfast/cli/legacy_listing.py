@@ -14,7 +14,7 @@ from holdfast.cli.listing import UNREADABLE, experiments_below, facts_or_damage
 from holdfast.cli.printing import complain, say, table_lines, when
 from holdfast.core.state import Status
 from holdfast.display.tracker import UNSTARTED
-from holdfast.display.words import one_line, plural, value_text
+from holdfast.display.words import one_line, plural, value_text, with_tuples
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import open_history
 from holdfast.space.value_names import named
@@ -76,7 +76,8 @@ def _columns(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> list[
 def _trial_rows(path: str) -> list[dict[str, Any]]:
     history = open_history(path)
     names = history.info.value_names
-    return [trial_row(history, trial, named(trial.config, names, value_text)) for trial in history.state.trials]
+    configs = (with_tuples(named(trial.config, names, value_text)) for trial in history.state.trials)
+    return [trial_row(history, trial, config) for trial, config in zip(history.state.trials, configs, strict=True)]
 
 
 def _experiment_rows(path: str, damaged: list[str]) -> list[dict[str, Any]]:

@@ -57,6 +57,11 @@ def refuse_secrets(what: str, address: str) -> None:
             raise InvalidInputError(
                 f"{what}={hidden(address)!r}: the option {name!r} has a name or password before its host. {_ADVICE}"
             )
+        if _MORE.search(value):
+            raise InvalidInputError(
+                f"{what}={hidden(address)!r}: the value of {name!r} has options of its own, and one of them may be a "
+                f"credential. {_ADVICE}"
+            )
 
 
 def refuse_missing_slashes(what: str, address: str) -> None:

@@ -32,7 +32,7 @@ from holdfast.display.experiment_facts import (
 )
 from holdfast.display.restore_calls import restore_call, retry_call
 from holdfast.messages.visible import visible
-from holdfast.space.exact import TAG, VALUE, is_exact, is_ours, shown
+from holdfast.space.exact import TAG, VALUE, is_exact, is_mapping, is_ours, shown
 from holdfast.space.objects import is_marker
 
 MAX_MESSAGE = 160
@@ -91,7 +91,7 @@ def param_text(value: Any, limit: int = 20) -> str:
 def value_text(value: Any, limit: int = 20) -> str:
     """A parameter or a metric in a few characters."""
     if is_exact(value) or isinstance(value, list):
-        value = _with_tuples(value)
+        value = with_tuples(value)
     if isinstance(value, bool | int) or value is None:
         text = "" if value is None else str(value)
     elif isinstance(value, float):
@@ -103,13 +103,19 @@ def value_text(value: Any, limit: int = 20) -> str:
     return one_line(text, limit)
 
 
-def _with_tuples(node: Any) -> Any:
-    """A packed value as people write it."""
+def with_tuples(node: Any) -> Any:
+    """Packed data as people write it: as ``shown`` has it, but tuples are tuples."""
     if isinstance(node, list):
-        return [_with_tuples(value) for value in node]
-    if is_exact(node) and node[TAG] == "tuple" and is_ours(node):
-        return tuple(map(_with_tuples, node[VALUE]))
-    return shown(node)
+        return [with_tuples(value) for value in node]
+    if not isinstance(node, dict):
+        return node
+    if TAG not in node:
+        return {key: with_tuples(value) for key, value in node.items()}
+    if not is_ours(node):
+        return shown(node)
+    if node[TAG] == "tuple":
+        return tuple(map(with_tuples, node[VALUE]))
+    return with_tuples(node[VALUE]) if is_mapping(node) else shown(node)
 
 
 def duration(seconds: float) -> str:

@@ -18,10 +18,9 @@ from holdfast.core.state import State, Trial
 from holdfast.core.transitions import check_known
 from holdfast.core.user_facts import STOPPED_BY_USER
 from holdfast.display.clipping import advice_line
-from holdfast.display.words import duration, param_text, plural, size_text, value_text
+from holdfast.display.words import duration, param_text, plural, size_text, value_text, with_tuples
 from holdfast.journal.trial_index import EXPERIMENT
 from holdfast.results.history import History
-from holdfast.space.exact import shown
 from holdfast.space.value_names import named
 
 MAX_TEXT = 400
@@ -147,7 +146,7 @@ class _TrialTeller:
 
     def _named(self, config: Any) -> Iterable[tuple[Any, Any]]:
         """The values of a config as they are shown."""
-        values: dict[Any, Any] = shown(named(config, self._history.info.value_names))
+        values: dict[Any, Any] = with_tuples(named(config, self._history.info.value_names))
         return values.items()
 
     # --- the events
