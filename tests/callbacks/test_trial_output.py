@@ -11,6 +11,7 @@ import pytest
 from progress_world import World
 from rich.console import Console
 
+from holdfast.core import events as ev
 from holdfast.display.base import PlainDisplay
 from holdfast.display.display import RunSummary
 from holdfast.display.live import LiveDisplay, NotebookDisplay
@@ -24,7 +25,7 @@ from holdfast.display.trial_output import (
 )
 from holdfast.storage import trial_logs
 from holdfast.storage.trial_logs import make_head, settle, shorten
-from holdfast.views.trials import ExperimentInfo
+from holdfast.views.trials import ExperimentInfo, trial_dirname
 
 
 class Clock:
@@ -46,9 +47,18 @@ class Machine:
         self.logs = root / trial_logs.FOLDER
         self.logs.mkdir(parents=True)
         self.running: dict[tuple[int, int], list[tuple[str, int]]] = {}
-        info = ExperimentInfo(root=root, name="exp", trainable_name="train")
-        self.output = TrialOutput(info, lambda: dict(self.running), files, self.clock)
+        self.info = ExperimentInfo(root=root, name="exp", trainable_name="train")
+        self.output = TrialOutput(self.info, lambda: dict(self.running), files, self.clock)
         self.world = World(self.output.feed, **facts)
+
+    def next_driver(self, files: tuple[str, str] | None) -> None:
+        self.output = TrialOutput(self.info, lambda: dict(self.running), files, self.clock)
+        self.world.feed = self.output.feed
+
+    def trial_dir(self, n: int) -> Path:
+        path = self.root / trial_dirname(self.info, self.world.state.trials[n])
+        path.mkdir(exist_ok=True)
+        return path
 
     def start(self, n: int | None = None, name: str = "") -> int:
         if n is None:
@@ -149,6 +159,34 @@ def test_attempts_that_ended_between_two_looks_are_told_apart(machine: Machine) 
     machine.prints(n, "second\n")
     machine.finishes(n)
     assert machine.texts() == ["first", "--- attempt 2 ---", "second"]
+
+
+@pytest.mark.parametrize("files", [None, ("out.txt", "err.txt")], ids=["logs", "log_to_file"])
+def test_what_a_former_drivers_attempt_printed_is_not_told_as_new(
+    tmp_path: Path, files: tuple[str, str] | None
+) -> None:
+    """It was killed with its workers; the next driver moves their output to the trials' files when it opens."""
+    machine = Machine(tmp_path)
+    one, two = machine.start(), machine.start()
+    for n in (one, two):
+        machine.prints(n, "start 1\n")
+    assert machine.texts() == ["start 1", "start 1"]
+    machine.next_driver(files)
+    for n in (one, two):
+        (machine.trial_dir(n) / "out.txt").write_text("start 1\n")
+        machine.ends(n)
+        attempt = machine.world.state.trials[n].attempt
+        machine.world.add(ev.AttemptInterrupted(machine.world.at, n, attempt, ev.Cause.DRIVER_LOST))
+    assert machine.texts() == []
+    machine.world.fail(two)  # its checkpoints cannot be used: it ends without another attempt
+    assert machine.texts() == []
+    if files is None:
+        machine.start(one)
+        machine.prints(one, "start 5\n")
+        assert machine.texts() == ["--- attempt 2 ---", "start 5"]
+        machine.prints(one, "end\n")
+        machine.finishes(one)
+    assert machine.texts(final=True) == ([] if files else ["end"])
 
 
 def test_output_of_a_worker_that_already_runs_another_attempt_is_not_mistaken(machine: Machine) -> None:

@@ -99,6 +99,7 @@ class TrialOutput:
         self._clock = clock
         self._tapes: dict[tuple[int, str], _Tape] = {}  # by trial and file
         self._ended: deque[tuple[int, int]] = deque(maxlen=MAX_ENDED)
+        self._begun: set[tuple[int, int]] = set()  # attempts that were started while we listened, and have not ended
         self._waiting: dict[int, deque[str]] = {}
         self._tokens, self._filled_at = float(MOST_LINES), clock()
         self._lines_out = self._bytes_out = 0
@@ -108,9 +109,18 @@ class TrialOutput:
         self._budget = 0
 
     def feed(self, event: ev.AnyEvent) -> None:
-        """Take one journaled event."""
-        if type(event) in _ENDS:
-            self._ended.append((event.n, event.attempt))  # type: ignore[union-attr]
+        """Take one journaled event.
+
+        An attempt that a former driver has started ends when its experiment is opened, or later still if the trial
+        cannot be continued. What it printed is not news: that driver has shown it, and ``holdfast logs`` has it.
+        """
+        if type(event) is ev.TrialStarted:
+            self._begun.add((event.n, event.attempt))
+        elif type(event) in _ENDS:
+            key = (event.n, event.attempt)  # type: ignore[union-attr]
+            if key in self._begun:
+                self._begun.remove(key)
+                self._ended.append(key)
 
     def take(self, state: State, *, final: bool = False) -> list[OutputLine]:
         """Complete lines that were printed since the last call, as many as may be shown; all trials in turns.
