@@ -79,6 +79,7 @@ class Loopback:
         scratch: Where the nodes have their scratch directories.
         mute: So many of the next workers never dial in.
         broken: So many of the next workers end at once.
+        drivers: The node through which the bridge has joined; "" if it is none of these.
         refused: Why the cluster refuses every worker; "" if it does not.
         spares: Workers that the engine keeps ready.
         runner: What workers call.
@@ -90,7 +91,7 @@ class Loopback:
         self.place = {"CPU": 1.0, "host_b": 1.0}
         self.scratch = top / "scratch"
         self.mute = self.broken = self.spares = 0
-        self.refused = ""
+        self.refused = self.drivers = ""
         self._leaves: dict[str, float] = {}
         self.runner = SCRIPTED_RUNNER
         self.agents: dict[str, int] = {}
@@ -181,7 +182,7 @@ class Loopback:
 
     def _seen(self) -> list[ray.ClusterNode]:
         return [
-            ray.ClusterNode(name, name, "127.0.0.1", resources, False, self._leaves.get(name))
+            ray.ClusterNode(name, name, "127.0.0.1", resources, False, self._leaves.get(name), name == self.drivers)
             for name, resources in self._nodes.items()
         ]
 

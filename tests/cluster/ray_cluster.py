@@ -53,6 +53,13 @@ class RayHosts:
         self.hosts.run(name, str(Path(sys.executable).parent / "ray"), "stop", "--force")
         self.hosts.power_off(name)
 
+    def start_again(self, name: str, cpus: int = 2) -> None:
+        """Start a node on a machine on which the former has ended; if it is the head, the GCS is still there."""
+        where = [f"--address={self.address}", f"--node-ip-address={self.hosts.ip(name)}"]
+        facts = [f"--resources={json.dumps({f'host_{name}': 100})}", "--object-store-memory=100000000"]
+        ray = str(Path(sys.executable).parent / "ray")
+        self.hosts.run(name, ray, "start", *where, f"--num-cpus={cpus}", *facts, "--disable-usage-stats")
+
     def restart(self, *names: str, cpus: int = 2) -> None:
         """End Ray on these machines, of which "a" is the first, and start it again: another cluster."""
         ray = str(Path(sys.executable).parent / "ray")

@@ -110,8 +110,62 @@ def test_a_cluster_is_looked_for_only_so_long(tmp_path: Path, monkeypatch: pytes
     monkeypatch.setattr(bridge_process, "join_cluster", join)
     monkeypatch.setattr(time, "monotonic", lambda: now[0])
     monkeypatch.setattr(time, "sleep", lambda seconds: now.__setitem__(0, now[0] + seconds + 20.0))
-    assert bridge_process.rejoin_cluster("x:1", tmp_path / "log", lambda: False) is None
+    assert bridge_process.rejoin_cluster(None, "x:1", tmp_path / "log", lambda: False) is None
     assert patience == [60.0, 38.0, 16.0]
+
+
+class FakeRay:
+    """A cluster of "a", which is this machine, and "b"."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, port: int) -> None:
+        own = {"NodeManagerAddress": "127.0.0.1", "NodeManagerPort": port}
+        self.listed: list[dict[str, Any]] = [{"Alive": True, "NodeID": "a", **own}, {"Alive": True, "NodeID": "b"}]
+        facts = {"gcs_address": "127.0.0.1:1", "get_node_id": lambda: "a"}
+        library = SimpleNamespace(
+            is_initialized=lambda: True,
+            nodes=lambda: self.listed,
+            get_runtime_context=lambda: SimpleNamespace(**facts),
+            util=SimpleNamespace(get_node_ip_address=lambda: "127.0.0.1"),
+        )
+        for name in ("ray", "ray._private", "ray._private.state"):
+            monkeypatch.setitem(sys.modules, name, library)
+
+
+def test_a_death_is_told_after_the_loss_of_the_drivers_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The engine would count it otherwise: Ray ends all workers of a driver whose node is lost."""
+    monkeypatch.setattr(bridge, "LOOK_S", 600.0)
+    with socket.create_server(("127.0.0.1", 0)) as raylet:
+        library = FakeRay(monkeypatch, raylet.getsockname()[1])
+        one, ours, thread = served()
+        with ours:
+            ours.sendall(frame(say.OpenCluster("")))
+            joined = say.decode_word(receive_frame(ours))
+            assert isinstance(joined, say.ClusterJoined)
+            assert [node.drivers_own for node in joined.nodes] == [True, False]
+            one._slot_ended(7, RuntimeError("an unrelated death"))
+            assert isinstance(say.decode_word(receive_frame(ours)), say.SlotEnded)
+            library.listed[0]["Alive"] = False
+            one._slot_ended(8, RuntimeError("its owner has died"))
+            seen = say.decode_word(receive_frame(ours))
+            assert isinstance(seen, say.NodesSeen)
+            assert [node.id for node in seen.nodes] == ["b"]
+            assert say.decode_word(receive_frame(ours)) == say.SlotEnded(8, "RuntimeError", "its owner has died")
+        thread.join(30)
+        one._slot_ended(9, RuntimeError("wakes the thread that watches"))
+
+
+def test_a_cluster_is_not_joined_through_a_node_that_has_ended(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ray lists it as alive for some seconds."""
+    with socket.create_server(("127.0.0.1", 0)) as raylet:
+        port = raylet.getsockname()[1]
+    FakeRay(monkeypatch, port)
+    _, ours, thread = served()
+    with ours:
+        ours.sendall(frame(say.OpenCluster("")))
+        refused = say.decode_word(receive_frame(ours))
+    thread.join(30)
+    assert isinstance(refused, say.Refused)
+    assert "run `ray start` here again" in refused.text
 
 
 def test_notice_of_drained_nodes_survives_a_head_that_does_not_answer(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -205,6 +205,27 @@ def test_a_lost_bridge_interrupts_and_is_replaced(cluster: Loopback, driver: Con
     assert len(driver.ends_of(0)) == 1
 
 
+def test_the_end_of_ray_on_the_drivers_machine_interrupts_everything_and_the_cluster_is_joined_again(
+    cluster: Loopback,
+) -> None:
+    cluster.drivers = "a"
+    with subprocess.Popen(["sleep", "1000"]) as agent:
+        cluster.agents["a"] = agent.pid
+        with driving(cluster.make) as driver:
+            driver.answers[0, 1] = ""
+            driver.launch(0, ["report", {}], ["report", {}], resources=cluster.place)
+            driver.until(lambda: driver.reports_of(0))
+            del cluster.agents["a"]
+            agent.kill()
+            end = driver.end_of(0)
+            assert (end.cause, "Ray has ended on" in end.detail) == (Cause.ENGINE_LOST, True)
+            for n in range(4):
+                driver.launch(n, ["report", {}], attempt=2)
+            for n in range(4):
+                assert isinstance(driver.end_of(n, 2), Returned)
+            assert len(driver.ends_of(0)) == 1
+
+
 def test_idle_workers_make_room_on_the_node_that_is_needed(
     cluster: Loopback, driver: ContractDriver, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import socket
 import threading
 import time
@@ -10,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 
 from holdfast.engines.cluster import bridge_messages as ray
@@ -62,6 +64,15 @@ class Stage:
         self.until(lambda: not thread.is_alive())
         self.socks.extend(done)
         return done[0]
+
+    def place(self, node: str) -> tuple[socket.socket, int]:
+        """A worker on a node whose porter is there; returns the porter's end of its connection, and the worker."""
+        porter = self.dial("porter", 0, node)
+        self.until(lambda: self.pool.nodes[node].usable)
+        number = self.pool.start_worker(ONE, node, self.plan)
+        self.dial("worker", number, node)
+        self.until(lambda: number in self.pool.workers)
+        return porter, number
 
     def until(self, done: Callable[[], object]) -> None:
         deadline = time.monotonic() + 30.0
@@ -128,6 +139,55 @@ def test_a_node_that_the_lost_bridge_had_not_answered_for_is_asked_for_again(
 
     stage.until(both)
     assert sorted(asked) == ["a", "b"]
+
+
+@pytest.fixture
+def own(stage: Stage) -> list[ray.ClusterNode]:
+    """Two nodes, of which "a" is the driver's own."""
+    nodes = [msgspec.structs.replace(node, drivers_own=node.id == "a") for node in stage.nodes]
+    stage.pool.see_nodes(nodes)
+    return nodes
+
+
+def test_the_end_of_ray_on_the_drivers_node_is_the_loss_of_the_cluster(
+    stage: Stage, own: list[ray.ClusterNode]
+) -> None:
+    porter, first = stage.place("a")
+    _, second = stage.place("b")
+    porter.sendall(handshake.frame(say.AgentGone()))
+    stage.until(lambda: stage.told("cluster_lost"))
+    assert [(worker.number, cause) for worker, cause, _ in stage.told("gone")] == [
+        (first, "engine_lost"),
+        (second, "engine_lost"),
+    ]
+    assert not stage.pool.is_joined
+    stage.bridge.close()
+    stage.bridge, theirs = socket.socketpair()
+    stage.pool.attach(theirs)
+    stage.pool.see_nodes([msgspec.structs.replace(own[0], id="a again"), own[1]])
+    assert stage.pool.is_joined
+    assert [order.node for order in stage.orders() if isinstance(order, ray.StartPorter)] == ["a again"]
+    assert len(stage.told("cluster_lost")) == 1
+
+
+@pytest.mark.parametrize("status", [1 << 8, signal.SIGTERM, signal.SIGKILL])
+def test_a_worker_that_the_cluster_ends_because_the_drivers_node_is_lost_is_not_counted(
+    stage: Stage, own: list[ray.ClusterNode], monkeypatch: pytest.MonkeyPatch, status: int
+) -> None:
+    """Its end is known before the loss is."""
+    monkeypatch.setattr("holdfast.engines.cluster.cluster_pool.EVIDENCE_S", 0.0)
+    porter, number = stage.place("b")
+    porter.sendall(handshake.frame(say.WorkerGone(number, status, False)))
+    worker: Any = stage.pool.workers[number]
+    stage.until(lambda: worker.status)
+    for _ in range(10):
+        stage.pool.turn(0.01)
+    assert stage.told("gone") == []
+    stage.bridge.sendall(handshake.frame(ray.NodesSeen(own[1:])))
+    stage.bridge.sendall(handshake.frame(ray.SlotEnded(number, "ActorDiedError", "its owner has died")))
+    stage.until(lambda: stage.told("gone"))
+    assert stage.told("gone")[0][1] == "engine_lost"
+    assert "a, the driver's own node" in stage.told("cluster_lost")[0][0]
 
 
 def test_a_worker_that_comes_too_late_is_turned_away_and_ended(stage: Stage) -> None:

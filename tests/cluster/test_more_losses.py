@@ -147,6 +147,28 @@ def test_a_killed_bridge_costs_no_failure_and_no_step(cluster: RayHosts) -> None
     check_all(experiment, 3, 60)
 
 
+def test_the_end_of_ray_on_the_drivers_machine_costs_no_failure_and_no_step(cluster: RayHosts) -> None:
+    experiment = cluster.start("a", "raylet", trials=4, steps=60, every=5)
+    for k in range(4):
+        experiment.wait_for_step(k, 6)
+    cluster.hosts.run("a", "pkill", "-9", "raylet")
+    experiment.wait_for(lambda: "Ray has ended on a" in experiment.log.read_text(), "word of the loss")
+    cluster.start_again("a")
+    check_all(experiment, 4, 60)
+
+
+def test_without_ray_on_the_drivers_machine_the_run_ends_and_can_be_restored(cluster: RayHosts) -> None:
+    experiment = cluster.start("a", "no-raylet", trials=4, steps=60, every=5)
+    for k in range(4):
+        experiment.wait_for_step(k, 6)
+    cluster.hosts.run("a", "pkill", "-9", "raylet")
+    told = experiment.finish(120.0)
+    assert "Ray has ended on a, the driver's own node" in told["refused"]
+    assert "4 trials unfinished" in told["refused"]
+    cluster.start_again("a")
+    check_all(cluster.start("a", "no-raylet"), 4, 60)
+
+
 @pytest.mark.parametrize("who", ["worker", "driver"])
 def test_children_that_detached_themselves_end_with_their_trial(cluster: RayHosts, who: str) -> None:
     experiment = cluster.start("a", f"children-{who}", trials=3, steps=100000, children=True)

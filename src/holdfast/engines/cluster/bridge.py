@@ -11,6 +11,7 @@ from __future__ import annotations
 import contextlib
 import os
 import platform
+import queue
 import select
 import socket
 import sys
@@ -52,6 +53,8 @@ class Bridge:
         self._actors: dict[int, Any] = {}
         self._groups: dict[int, Any] = {}
         self._nodes: list[say.ClusterNode] = []
+        self._own_node = ""
+        self._deaths: queue.SimpleQueue[say.SlotEnded] = queue.SimpleQueue()
         self._drains: dict[str, float] = {}
         self._ended = threading.Event()
         self._ray: Any = None
@@ -107,16 +110,21 @@ class Bridge:
         self._ray = ray
         if not ray.is_initialized():
             ray.init(address=address, log_to_driver=False, configure_logging=False)
-        self._nodes = self._alive()
         context = ray.get_runtime_context()
+        self._own_node = str(context.get_node_id())
+        self._nodes = self._alive()
         ip = ray.util.get_node_ip_address()
+        if not any(node.drivers_own for node in self._nodes):
+            self._say(say.Refused(f"Ray has ended on this machine ({ip}): run `ray start` here again."))
+            return
         self._say(say.ClusterJoined(str(context.gcs_address), str(ip), self._nodes))
         threading.Thread(target=self._watch_nodes, daemon=True, name="holdfast-nodes").start()
 
     def _alive(self) -> list[say.ClusterNode]:
         found, drained = [], self._drained()
         for node in self._ray.nodes():
-            if node.get("Alive"):
+            is_own = node.get("NodeID") == self._own_node
+            if node.get("Alive") and not (is_own and _has_ended(node)):
                 resources = {
                     name: float(amount)
                     for name, amount in node.get("Resources", {}).items()
@@ -125,7 +133,7 @@ class Bridge:
                 head = "node:__internal_head__" in node.get("Resources", {})
                 host, ip = str(node.get("NodeManagerHostname", "")), str(node.get("NodeManagerAddress", ""))
                 identity = str(node["NodeID"])
-                found.append(say.ClusterNode(identity, host, ip, resources, head, drained.get(identity)))
+                found.append(say.ClusterNode(identity, host, ip, resources, head, drained.get(identity), is_own))
         return sorted(found, key=lambda node: node.id)
 
     def _drained(self) -> dict[str, float]:
@@ -138,15 +146,25 @@ class Bridge:
         return self._drains
 
     def _watch_nodes(self) -> None:
-        while not self._ended.wait(LOOK_S):
-            try:
-                nodes = self._alive()
-            except Exception:
-                traceback.print_exc()
-                continue
-            if nodes != self._nodes:
-                self._nodes = nodes
-                self._say(say.NodesSeen(nodes))
+        while not self._ended.is_set():
+            deaths: list[say.SlotEnded] = []
+            with contextlib.suppress(queue.Empty):
+                deaths.append(self._deaths.get(timeout=LOOK_S))
+                while True:
+                    deaths.append(self._deaths.get_nowait())
+            self._look()
+            for death in deaths:
+                self._say(death)
+
+    def _look(self) -> None:
+        try:
+            nodes = self._alive()
+        except Exception:
+            traceback.print_exc()
+            return
+        if nodes != self._nodes:
+            self._nodes = nodes
+            self._say(say.NodesSeen(nodes))
 
     # --- workers
 
@@ -193,7 +211,8 @@ class Bridge:
         if error is None:
             self._say(say.SlotEnded(worker, say.SLOT_RETURNED, ""))
         else:
-            self._say(say.SlotEnded(worker, type(error).__name__, _shortened(str(error))))
+            # The cluster may have ended it because the driver's own node is lost: that has to be told before.
+            self._deaths.put(say.SlotEnded(worker, type(error).__name__, _shortened(str(error))))
 
     def _end(self, worker: int) -> None:
         actor, group = self._actors.pop(worker, None), self._groups.pop(worker, None)
@@ -259,6 +278,15 @@ def _raylet() -> int:
     """The process of Ray that has started this one; 0 if that cannot be known."""
     parent = process_tree.look(os.getppid())
     return parent.pid if parent is not None and parent.name == "raylet" else 0
+
+
+def _has_ended(node: dict[str, Any]) -> bool:
+    """Whether Ray has ended on this machine, which is this node; the cluster itself needs some 12 s to notice."""
+    try:
+        knock(str(node.get("NodeManagerAddress", "")), int(node.get("NodeManagerPort", 0)))
+    except OSError as error:
+        return isinstance(error, ConnectionRefusedError)  # else it is busy
+    return False
 
 
 def _shortened(text: str) -> str:

@@ -14,6 +14,7 @@ class ClusterNode(msgspec.Struct, array_like=True, frozen=True):
     """A machine of the cluster that is alive, as far as the cluster knows.
 
     ``leaves_at``: when the cluster takes it away, as ``time.time()``; 0.0 if nobody knows when, None if it stays.
+    ``drivers_own``: the bridge has joined through it, so the cluster ends every worker when it is lost.
     """
 
     id: str
@@ -22,6 +23,7 @@ class ClusterNode(msgspec.Struct, array_like=True, frozen=True):
     resources: dict[str, float]
     head: bool = False
     leaves_at: float | None = None
+    drivers_own: bool = False
 
 
 class OpenCluster(msgspec.Struct, array_like=True, tag="open", frozen=True):
@@ -88,6 +90,7 @@ SLOT_RETURNED = "returned"
 class SlotEnded(msgspec.Struct, array_like=True, tag="slot", frozen=True):
     """The cluster says that a worker has ended: ``kind`` is `SLOT_RETURNED` or the name of the cluster's error.
 
+    If the driver's own node was lost before a worker died, ``NodesSeen`` without it comes first.
     ``refused``: it was never begun, and the same request will always be refused.
     """
 

@@ -93,9 +93,14 @@ def join_cluster(address: str | None, log: Path, within_s: float = JOIN_S) -> tu
 
 
 def rejoin_cluster(
-    address: str | None, log: Path, is_over: Callable[[], bool]
+    old: BridgeProcess | None, address: str | None, log: Path, is_over: Callable[[], bool]
 ) -> tuple[BridgeProcess, say.ClusterJoined] | None:
-    """Look for a cluster that was lost; None if it did not come back in time, or nobody waits for it any more."""
+    """End the bridge to a cluster that was lost, and look for the cluster.
+
+    Returns None if it did not come back in time, or nobody waits for it any more.
+    """
+    if old is not None:
+        old.close()
     deadline = time.monotonic() + REJOIN_S
     while (left_s := deadline - time.monotonic()) > 0 and not is_over():
         try:

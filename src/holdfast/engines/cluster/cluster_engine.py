@@ -452,11 +452,13 @@ class ClusterEngine(WorkerEngine):
     def cluster_lost(self, why: str) -> None:
         """Part of ``ClusterListener``: look for the cluster for a while."""
         self._ready.append(Hint(0, 0, 0, f"{why}; trials continue if it is found within {REJOIN_S:.0f} s"))
-        threading.Thread(target=self._look_for_cluster, args=(why,), daemon=True, name="holdfast-rejoin").start()
+        old, self._bridge = self._bridge, None
+        threading.Thread(target=self._look_for_cluster, args=(why, old), daemon=True, name="holdfast-rejoin").start()
 
-    def _look_for_cluster(self, why: str) -> None:
+    def _look_for_cluster(self, why: str, old: BridgeProcess | None) -> None:
         """In a thread of its own."""
-        found = rejoin_cluster(self._settings.address, self._log_dir / "bridge.log", lambda: self._pool is None)
+        log = self._log_dir / "bridge.log"
+        found = rejoin_cluster(old, self._settings.address, log, lambda: self._pool is None)
         pool = self._pool
         if pool is None:
             if found is not None:
@@ -475,9 +477,7 @@ class ClusterEngine(WorkerEngine):
         if pool is None:
             bridge.close()
             return
-        old, self._bridge = self._bridge, bridge
-        if old is not None:
-            old.close()
+        self._bridge = bridge
         pool.attach(bridge.sock)
         pool.see_nodes(opened.nodes)
         self._launch_waiting()

@@ -13,7 +13,6 @@ import socket
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 import msgspec
 
@@ -23,14 +22,15 @@ from holdfast.engines.cluster import bridge_messages as ray
 from holdfast.engines.cluster import handshake
 from holdfast.engines.cluster import node_messages as say
 from holdfast.engines.cluster.actor_worker import WorkerPlan
+from holdfast.engines.cluster.cluster_listener import ClusterListener
 from holdfast.engines.cluster.courier import FILES, Courier
 from holdfast.engines.cluster.door import Door
 from holdfast.engines.cluster.placement import Node, Starting
 from holdfast.engines.cluster.received_output import ReceivedOutput
-from holdfast.engines.cluster.remote_worker import RemoteWorker, Request, cause_of_end
+from holdfast.engines.cluster.remote_worker import RemoteWorker, Request, cause_of_end, may_be_the_clusters
 from holdfast.engines.link import SocketLink
 from holdfast.engines.worker_handle import WorkerHandle
-from holdfast.engines.worker_links import READ, WRITE, PoolListener, WorkerLinks
+from holdfast.engines.worker_links import READ, WRITE, WorkerLinks
 
 START = Backoff(first_s=20.0, longest_s=300.0)
 """How long a worker may take to dial in before it is tried elsewhere; longer each time, for the cluster may be busy."""
@@ -39,7 +39,10 @@ VERDICT_S = 5.0
 """From the end of a worker's connection until it is killed, if nobody has told how it ended."""
 
 EVIDENCE_S = 1.0
-"""How long to wait for the cluster's own reason, once the node has told that a worker is gone."""
+"""How long to wait for the cluster's own reason, once the node has told that a worker is gone.
+
+If the cluster itself may have ended the worker, the wait is ``VERDICT_S``: see ``remote_worker.may_be_the_clusters``.
+"""
 
 AGENT_S = 0.25
 """How long to wait, once both have told, for word that the cluster itself has ended on the node."""
@@ -51,28 +54,6 @@ MAX_STARTS = 5
 """Starts of one worker that may fail in a row before its attempt is given back."""
 
 _log = logging.getLogger(__name__)
-
-
-class ClusterListener(PoolListener, Protocol):
-    """Who is told of workers and nodes."""
-
-    def arrived(self, worker: RemoteWorker) -> None:
-        """A worker has dialled in."""
-
-    def not_started(self, number: int, detail: str, refused: bool = False) -> None:
-        """A worker that was asked for will not come; ``refused``: nor would any other for such a request."""
-
-    def all_sent(self, worker: RemoteWorker) -> None:
-        """Everything that its attempt has written to followed files is here."""
-
-    def capacity_changed(self) -> None:
-        """Nodes came or went."""
-
-    def node_leaves(self, node: Node) -> None:
-        """The cluster will take a node away."""
-
-    def cluster_lost(self, why: str) -> None:
-        """The bridge is gone, and with it every worker."""
 
 
 class ClusterPool(WorkerLinks):
@@ -250,6 +231,10 @@ class ClusterPool(WorkerLinks):
 
     def see_nodes(self, nodes: list[ray.ClusterNode]) -> None:
         """The cluster says that these are alive."""
+        own = self._drivers_own()
+        if own is not None and not any(node.drivers_own for node in nodes):
+            self._bridge_lost(f"Ray has ended on {own.facts.host}, the driver's own node")
+            return
         alive = {node.id: node for node in nodes}
         for identity in [identity for identity in self.nodes if identity not in alive]:
             self._lose(self.nodes[identity], f"{self.nodes[identity].facts.host} is gone from the cluster")
@@ -264,6 +249,9 @@ class ClusterPool(WorkerLinks):
             if is_news:
                 self._told.node_leaves(known)
         self._told.capacity_changed()
+
+    def _drivers_own(self) -> Node | None:
+        return next((node for node in self.nodes.values() if node.facts.drivers_own), None)
 
     def _ask_for_porter(self, node: Node) -> None:
         node.asked, node.asked_at = True, time.monotonic()
@@ -328,10 +316,16 @@ class ClusterPool(WorkerLinks):
                 elif isinstance(word, say.AllSent):
                     self._all_sent(word.worker)
                 elif isinstance(word, say.AgentGone):
-                    self._lose(node, f"Ray has ended on {node.facts.host}")
+                    self._agent_gone(node)
                     return
                 else:
                     self._buried(word)
+
+    def _agent_gone(self, node: Node) -> None:
+        why = f"Ray has ended on {node.facts.host}"
+        if node.facts.drivers_own:
+            self._bridge_lost(f"{why}, the driver's own node")
+        self._lose(node, why)
 
     def _lose(self, node: Node, why: str) -> None:
         """Nothing on this node can be reached any more. What runs there ends itself when its lease is over."""
@@ -390,7 +384,8 @@ class ClusterPool(WorkerLinks):
                 self._conclude(worker)
             else:
                 self._timers.pop(worker.number, None)
-                self.arm(worker, EVIDENCE_S if worker.verdict is None else AGENT_S, self._conclude)
+                waits_s = VERDICT_S if may_be_the_clusters(word.status) else EVIDENCE_S
+                self.arm(worker, waits_s if worker.verdict is None else AGENT_S, self._conclude)
 
     def _slot_ended(self, word: ray.SlotEnded) -> None:
         worker = self.workers.get(word.worker)
@@ -428,7 +423,8 @@ class ClusterPool(WorkerLinks):
                 self._bridge_lost()
                 return
             for payload in payloads:
-                self._hear_bridge(ray.decode_word(payload))
+                if self._bridge is bridge:  # else it was given up because of what it has said
+                    self._hear_bridge(ray.decode_word(payload))
 
     def _hear_bridge(self, word: ray.BridgeWord) -> None:
         if isinstance(word, ray.NodesSeen):
@@ -451,14 +447,13 @@ class ClusterPool(WorkerLinks):
             _log.warning("%s cannot be used: %s", node.facts.host, why)
         self.failures[node.facts.id] = why
 
-    def _bridge_lost(self) -> None:
+    def _bridge_lost(self, why: str = "the connection to the Ray cluster was lost") -> None:
         """Every actor dies with the job that started it."""
         bridge, self._bridge = self._bridge, None
         if bridge is not None:
             with contextlib.suppress(KeyError):
                 self._selector.unregister(bridge.socket)
             bridge.close()
-        why = "the connection to the Ray cluster was lost"
         for node in self.nodes.values():
             if node.link is None:  # the next bridge is asked again for those that this one has not answered
                 node.asked, node.lost = False, node.lost or why

@@ -95,6 +95,14 @@ class RemoteWorker(WorkerHandle):
         self.sent = False
 
 
+def may_be_the_clusters(status: int) -> bool:
+    """Whether the cluster itself may have ended a worker that has ended like this.
+
+    When the driver's own node is lost, it ends all of the driver's workers: most of them exit with code 1.
+    """
+    return status < 0 or status in (1 << 8, signal.SIGTERM, signal.SIGKILL)
+
+
 def cause_of_end(worker: RemoteWorker) -> tuple[str, str]:
     """Why a worker has ended, from what its node, the cluster and its connection tell."""
     status, verdict = worker.status, worker.verdict
