@@ -33,8 +33,9 @@ from holdfast.testing.scripted import SCRIPTED_RUNNER
 from holdfast.trainable.worker_messages import Channel, Quit, Run, Setup
 
 WORKER = """
-import sys, msgspec
+import signal, sys, msgspec
 from holdfast.engines.cluster.actor_worker import WorkerPlan, serve
+signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # as Ray does
 serve(msgspec.msgpack.decode(sys.stdin.buffer.read(), type=WorkerPlan), sys.argv[1], "127.0.0.1")
 """
 

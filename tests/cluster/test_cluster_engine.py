@@ -16,7 +16,7 @@ import pytest
 from holdfast.core.backoff import Backoff
 from holdfast.core.events import Cause
 from holdfast.core.observations import Capacity, Died, Hint, Raised, Returned
-from holdfast.engines.cluster import cluster_pool
+from holdfast.engines.cluster import actor_worker, cluster_pool
 from holdfast.testing.engine_contract import ContractDriver, driving
 from holdfast.trainable.worker_messages import Decision
 from loopback import Loopback
@@ -188,6 +188,28 @@ def test_workers_that_end_with_the_agent_of_their_node_are_not_counted(cluster: 
             driver.launch(0, ["report", {}], attempt=2, resources=cluster.place)
             assert isinstance(driver.end_of(0, 2), Returned)
             assert len(driver.ends_of(0)) == 1
+
+
+def test_a_worker_that_another_process_terminates_is_preempted(cluster: Loopback, driver: ContractDriver) -> None:
+    driver.launch(0, ["report", {}], ["hang"], resources=cluster.place)
+    driver.until(lambda: driver.reports_of(0))
+    [pid] = cluster.pids("b")
+    os.kill(pid, signal.SIGTERM)
+    end = driver.end_of(0)
+    assert isinstance(end, Died)
+    assert (end.cause, "SIGTERM from another process" in end.detail) == (Cause.PREEMPTED, True)
+
+
+def test_the_clusters_handler_of_sigterm_is_put_back() -> None:
+    def handle(*_: object) -> None: ...
+
+    before = signal.signal(signal.SIGTERM, handle)
+    try:
+        with actor_worker._sigterm_ends():
+            assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+        assert signal.getsignal(signal.SIGTERM) is handle
+    finally:
+        signal.signal(signal.SIGTERM, before)
 
 
 def test_a_lost_bridge_interrupts_and_is_replaced(cluster: Loopback, driver: ContractDriver) -> None:

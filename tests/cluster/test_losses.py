@@ -34,6 +34,16 @@ def test_a_killed_worker_is_counted_and_named(cluster: RayHosts) -> None:
     assert f"killed by SIGKILL, which holdfast did not send on {note['host']}" in text
 
 
+def test_a_worker_that_another_process_terminates_is_preempted(cluster: RayHosts) -> None:
+    experiment = cluster.start("a", "terminated", steps=12, every=3)
+    note = experiment.wait_for_step(0, 5)
+    cluster.hosts.run(note["host"], "kill", "-TERM", str(note["pid"]))
+    told = experiment.finish()["trials"][0]
+    assert (told["step"], told["error"]) == (12, "")
+    experiment.check_steps(0, 12)
+    assert cluster.hosts.run("a", "bash", "-c", "grep -rlsa preempted /tmp/results/terminated/.holdfast/journal")
+
+
 def test_a_worker_that_crashes_or_exits_is_counted_and_named_at_once(cluster: RayHosts) -> None:
     experiment = cluster.start("a", "crashes", steps=16, every=2, max_failures=2, exits_at=12, requests=ON_B)
     note = experiment.wait_for_step(0, 5)

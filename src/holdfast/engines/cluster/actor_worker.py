@@ -13,6 +13,7 @@ import errno
 import faulthandler
 import os
 import select
+import signal
 import socket
 import sys
 import threading
@@ -109,7 +110,7 @@ def serve(plan: WorkerPlan, node: str, ip: str) -> None:
     with contextlib.suppress(Exception):
         load_runner(plan.runner)  # so that a spare worker has imported it when its attempt comes
     log = StreamedLog()
-    with sock, _as_before():
+    with sock, _as_before(), _sigterm_ends():
         channel = SocketChannel(sock, plan.worker, log)
         try:
             setup = channel.begin()
@@ -161,6 +162,23 @@ def _as_before() -> Iterator[None]:
         os.environ.update(environment)
         with contextlib.suppress(OSError):
             os.chdir(here)
+
+
+@contextlib.contextmanager
+def _sigterm_ends() -> Iterator[None]:
+    """Have SIGTERM end this process, as it ends a worker on one machine.
+
+    Ray's handler raises ``SystemExit`` wherever the trial is, which would be reported as the trial's own exception.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield  # only the main thread may change it
+        return
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        # None: not set from Python, so Python cannot put it back.
+        signal.signal(signal.SIGTERM, signal.SIG_DFL if before is None else before)
 
 
 def _end_with(sock: socket.socket) -> None:

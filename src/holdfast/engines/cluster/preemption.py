@@ -66,7 +66,7 @@ class Preemption:
     ) -> AttemptEnd | Died | None:
         """How the attempt of a worker that is gone has ended; None if it had none.
 
-        What it raises while it unwinds is no failure: Ray's own handler of SIGTERM raises ``SystemExit``.
+        What it raises while it unwinds is no failure: the trial may have a handler of SIGTERM that raises.
         """
         why = self._why.pop(worker.number, "")
         unwound = bool(why) and (isinstance(end, Stopped) or (isinstance(end, Raised) and worker.halted))
