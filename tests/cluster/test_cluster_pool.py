@@ -190,6 +190,20 @@ def test_a_worker_that_the_cluster_ends_because_the_drivers_node_is_lost_is_not_
     assert "a, the driver's own node" in stage.told("cluster_lost")[0][0]
 
 
+def test_a_worker_whose_connection_is_seen_to_end_after_its_process_is_judged_by_its_exit(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("holdfast.engines.cluster.cluster_pool.VERDICT_S", 0.0)
+    stage.pool.see_nodes(stage.nodes)
+    porter, number = stage.place("a")
+    worker: Any = stage.pool.workers[number]
+    porter.sendall(handshake.frame(say.WorkerGone(number, 7 << 8, False)))
+    stage.until(lambda: worker.status)
+    stage.socks[-1].close()
+    stage.until(lambda: stage.told("gone"))
+    assert stage.told("gone")[0][1:] == ("exit", f"exit code 7 before the trial had finished on {socket.gethostname()}")
+
+
 def test_a_worker_that_comes_too_late_is_turned_away_and_ended(stage: Stage) -> None:
     stage.pool.see_nodes(stage.nodes)
     stage.dial("porter", 0, "a")

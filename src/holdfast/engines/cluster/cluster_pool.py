@@ -353,8 +353,9 @@ class ClusterPool(WorkerLinks):
         assert isinstance(worker, RemoteWorker)
         if worker.leaving:
             self._send_bridge(ray.EndWorker(worker.number))
-        self._timers.pop(worker.number, None)
-        self.arm(worker, handshake.LEASE_S + VERDICT_S if worker.link.unread else VERDICT_S, self._kill_silent)
+        if worker.status is None:  # else its end is known, and its cause is waited for
+            self._timers.pop(worker.number, None)
+            self.arm(worker, handshake.LEASE_S + VERDICT_S if worker.link.unread else VERDICT_S, self._kill_silent)
 
     def retire(self, worker: WorkerHandle) -> None:
         """Have the worker leave by itself, or else be killed."""
