@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import socket
 import threading
@@ -175,7 +176,7 @@ def test_a_worker_that_the_cluster_ends_because_the_drivers_node_is_lost_is_not_
     stage: Stage, own: list[ray.ClusterNode], monkeypatch: pytest.MonkeyPatch, status: int
 ) -> None:
     """Its end is known before the loss is."""
-    monkeypatch.setattr("holdfast.engines.cluster.cluster_pool.EVIDENCE_S", 0.0)
+    monkeypatch.setattr("holdfast.engines.cluster.remote_worker.EVIDENCE_S", 0.0)
     porter, number = stage.place("b")
     porter.sendall(handshake.frame(say.WorkerGone(number, status, False)))
     worker: Any = stage.pool.workers[number]
@@ -202,6 +203,16 @@ def test_a_worker_whose_connection_is_seen_to_end_after_its_process_is_judged_by
     stage.socks[-1].close()
     stage.until(lambda: stage.told("gone"))
     assert stage.told("gone")[0][1:] == ("exit", f"exit code 7 before the trial had finished on {socket.gethostname()}")
+
+
+def test_a_node_is_told_how_much_output_was_read(stage: Stage) -> None:
+    stage.pool.see_nodes(stage.nodes)
+    porter, number = stage.place("a")
+    assert say.decode_order(handshake.receive_frame(porter)) == say.WatchWorker(number, os.getpid())
+    porter.sendall(handshake.frame(say.Printed(number, b"12345")) + handshake.frame(say.AllSent(number)))
+    stage.until(lambda: stage.told("all_sent"))
+    porter.settimeout(30)
+    assert say.decode_order(handshake.receive_frame(porter)) == say.OutputRead(5)
 
 
 def test_a_worker_that_comes_too_late_is_turned_away_and_ended(stage: Stage) -> None:

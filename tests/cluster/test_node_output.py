@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import socket
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from holdfast.engines.cluster import handshake, node_output
 from holdfast.engines.cluster import node_messages as say
-from holdfast.engines.cluster import node_output
-from holdfast.engines.cluster.node_output import KEPT_LOG_BYTES, QUEUE_BYTES, NodeOutput
+from holdfast.engines.cluster.node_output import KEPT_LOG_BYTES, WINDOW_BYTES, NodeOutput
 from holdfast.engines.cluster.received_output import ReceivedOutput
 from holdfast.engines.link import SocketLink
 from holdfast.storage import trial_logs
@@ -23,13 +24,16 @@ LINES = b"".join(b"%09d\n" % k for k in range(MB // 10))
 class Slow:
     """A porter's output, and a driver that reads nothing until it is told to."""
 
-    def __init__(self, top: Path, limit: int = LIMIT) -> None:
+    def __init__(
+        self, top: Path, limit: int = LIMIT, link: SocketLink | None = None, driver: SocketLink | None = None
+    ) -> None:
         (top / say.LOGS).mkdir(parents=True)
         self.top = top
         self.log = top / say.LOGS / "worker-1.log"
         self.words: list[say.PorterWord] = []
-        ours, theirs = socket.socketpair()
-        self.link, self._driver = SocketLink(ours), SocketLink(theirs)
+        if link is None or driver is None:
+            link, driver = map(SocketLink, socket.socketpair())
+        self.link, self._driver = link, driver
         self.output = NodeOutput(self.link, str(top), limit)
         self.output.watch(1, str(self.log))
 
@@ -44,15 +48,20 @@ class Slow:
     def on_disk(self) -> int:
         return sum(path.stat().st_size for path in self.top.rglob("*") if path.is_file())
 
+    def take(self) -> list[say.PorterWord]:
+        """What the driver finds when it reads once."""
+        return [say.decode_word(payload) for payload in self._driver.receive() or []]
+
     def read(self) -> bytes:
         """What the driver reads of the worker's log."""
         while True:
             self.link.flush()
             self.output.send()
-            payloads = self._driver.receive()
-            if not payloads and not self.link.waiting and not self.output.is_behind:
+            words = self.take()
+            if not words and not self.link.waiting and not self.output.is_behind:
                 break
-            self.words.extend(map(say.decode_word, payloads or []))
+            self.output.was_read(sum(len(word.data) for word in words if isinstance(word, say.Printed | say.Appended)))
+            self.words.extend(words)
         return b"".join(word.data for word in self.words if isinstance(word, say.Printed))
 
     def close(self) -> None:
@@ -71,8 +80,55 @@ def slow(tmp_path: Path) -> Iterator[Slow]:
 def test_output_waits_on_disk_and_not_in_memory(slow: Slow) -> None:
     for _ in range(40):
         slow.prints(LINES)
-        assert slow.link.unsent() < QUEUE_BYTES + 2 * node_output.PIECE_BYTES
+        assert slow.link.unsent() < 2 * WINDOW_BYTES
         assert slow.on_disk() < 2 * LIMIT
+
+
+@pytest.mark.skipif(not hasattr(socket, "TCP_USER_TIMEOUT"), reason="needs Linux")
+def test_a_driver_that_does_not_read_keeps_its_node(tmp_path: Path) -> None:
+    """The kernel ends a connection on which it may send nothing for longer than the lease."""
+    with socket.create_server(("127.0.0.1", 0)) as door:
+        near = socket.create_connection(door.getsockname())
+        far, _ = door.accept()
+    handshake.keep_lease(near, 1.0)
+    slow = Slow(tmp_path, link=SocketLink(near), driver=SocketLink(far))
+    slow.output.follow(1, ["stdout", "stderr"])
+    for _ in range(4):
+        for name in ("", "stdout", "stderr"):
+            slow.prints(LINES, to=name)
+    time.sleep(3.0)  # longer than the lease: that is what is tested
+    assert near.getsockopt(socket.SOL_SOCKET, socket.SO_ERROR) == 0
+    assert slow.read() == LINES * 4
+    for name in ("stdout", "stderr"):
+        parts = [word.data for word in slow.words if isinstance(word, say.Appended) and word.path == name]
+        assert b"".join(parts) == LINES * 4
+    slow.close()
+
+
+def test_files_take_turns_however_little_the_driver_reads_at_once(slow: Slow) -> None:
+    slow.output.follow(1, ["stdout", "stderr"])
+    for name in ("", "stdout", "stderr"):
+        slow.prints(LINES, to=name)
+    for _ in range(6):
+        slow.output.was_read(node_output.PIECE_BYTES)
+        slow.output.send()
+    words: list[say.PorterWord] = []
+    while more := slow.take():
+        words += more
+    assert {word.path if isinstance(word, say.Appended) else "" for word in words[-3:]} == {"", "stdout", "stderr"}
+
+
+def test_the_end_of_a_worker_waits_while_the_driver_does_not_read(slow: Slow, monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(time, "monotonic", lambda: now[0])
+    told: list[str] = []
+    slow.prints(*[LINES] * 4, b"last\n")
+    slow.output.end(1, lambda: told.append("gone"))
+    now[0] = 600.0
+    slow.output.send()
+    assert told == []
+    assert slow.read() == LINES * 4 + b"last\n"
+    assert told == ["gone"]
 
 
 def test_the_newest_output_is_kept_below_its_head_and_a_line_says_that_more_was_dropped(slow: Slow) -> None:
@@ -129,6 +185,7 @@ def test_the_end_of_a_worker_waits_for_its_output_but_not_for_ever(
     slow: Slow, monkeypatch: pytest.MonkeyPatch, patience_s: float
 ) -> None:
     monkeypatch.setattr(node_output, "DRAIN_S", patience_s)
+    monkeypatch.setattr(node_output, "PAUSE_S", 600.0)
     slow.prints(*[LINES] * 4, b"last\n")
     told: list[str] = []
     slow.output.end(1, lambda: told.append("gone"))

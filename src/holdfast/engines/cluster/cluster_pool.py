@@ -27,25 +27,19 @@ from holdfast.engines.cluster.courier import FILES, Courier
 from holdfast.engines.cluster.door import Door
 from holdfast.engines.cluster.placement import Node, Starting
 from holdfast.engines.cluster.received_output import ReceivedOutput
-from holdfast.engines.cluster.remote_worker import RemoteWorker, Request, cause_of_end, may_be_the_clusters
+from holdfast.engines.cluster.remote_worker import (
+    VERDICT_S,
+    RemoteWorker,
+    Request,
+    cause_of_end,
+    patience_with_evidence,
+)
 from holdfast.engines.link import SocketLink
 from holdfast.engines.worker_handle import WorkerHandle
 from holdfast.engines.worker_links import READ, WRITE, WorkerLinks
 
 START = Backoff(first_s=20.0, longest_s=300.0)
 """How long a worker may take to dial in before it is tried elsewhere; longer each time, for the cluster may be busy."""
-
-VERDICT_S = 5.0
-"""From the end of a worker's connection until it is killed, if nobody has told how it ended."""
-
-EVIDENCE_S = 1.0
-"""How long to wait for the cluster's own reason, once the node has told that a worker is gone.
-
-If the cluster itself may have ended the worker, the wait is ``VERDICT_S``: see ``remote_worker.may_be_the_clusters``.
-"""
-
-AGENT_S = 0.25
-"""How long to wait, once both have told, for word that the cluster itself has ended on the node."""
 
 REVIVE_S = 5.0
 """How often a node that was lost, and that the cluster still has, is tried again."""
@@ -307,19 +301,29 @@ class ClusterPool(WorkerLinks):
             if payloads is None:
                 self._lose(node, f"the connection to {node.facts.host} was lost")
                 return
+            read = 0
             for payload in payloads:
                 word = say.decode_word(payload)
-                if isinstance(word, say.Printed):
-                    self._output.take(word.worker, word.data)
-                elif isinstance(word, say.Appended):
-                    self._output.append(word.path.removeprefix(f"{FILES}/"), word.offset, word.data)
-                elif isinstance(word, say.AllSent):
-                    self._all_sent(word.worker)
-                elif isinstance(word, say.AgentGone):
+                if isinstance(word, say.AgentGone):
                     self._agent_gone(node)
                     return
-                else:
-                    self._buried(word)
+                read += self._hear_porter(word)
+            if read:
+                self._order(node.facts.id, say.OutputRead(read))
+
+    def _hear_porter(self, word: say.Printed | say.Appended | say.AllSent | say.WorkerGone) -> int:
+        """Returns how much output it has brought."""
+        if isinstance(word, say.Printed):
+            self._output.take(word.worker, word.data)
+            return len(word.data)
+        if isinstance(word, say.Appended):
+            self._output.append(word.path.removeprefix(f"{FILES}/"), word.offset, word.data)
+            return len(word.data)
+        if isinstance(word, say.AllSent):
+            self._all_sent(word.worker)
+        else:
+            self._buried(word)
+        return 0
 
     def _agent_gone(self, node: Node) -> None:
         why = f"Ray has ended on {node.facts.host}"
@@ -385,15 +389,14 @@ class ClusterPool(WorkerLinks):
                 self._conclude(worker)
             else:
                 self._timers.pop(worker.number, None)
-                waits_s = VERDICT_S if may_be_the_clusters(word.status) else EVIDENCE_S
-                self.arm(worker, waits_s if worker.verdict is None else AGENT_S, self._conclude)
+                self.arm(worker, patience_with_evidence(worker), self._conclude)
 
     def _slot_ended(self, word: ray.SlotEnded) -> None:
         worker = self.workers.get(word.worker)
         if isinstance(worker, RemoteWorker):
             worker.verdict = word
             if worker.status is not None:
-                self.arm(worker, AGENT_S, self._conclude)
+                self.arm(worker, patience_with_evidence(worker), self._conclude)
             elif word.kind == ray.SLOT_RETURNED:
                 self._kill(worker)  # it has left, by itself or because its connection had ended; its process is idle
             return

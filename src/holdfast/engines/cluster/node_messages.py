@@ -91,11 +91,19 @@ class Remove(msgspec.Struct, array_like=True, tag="remove", frozen=True):
     path: str
 
 
+class OutputRead(msgspec.Struct, array_like=True, tag="read", frozen=True):
+    """The driver has read so many bytes of output since the last of these."""
+
+    size: int
+
+
 class Leave(msgspec.Struct, array_like=True, tag="leave", frozen=True):
     """End all workers, send what they printed, remove the scratch directory, go."""
 
 
-PorterOrder = Union[WatchWorker, FollowFiles, StopFollowing, TerminateTree, KillTree, OpenCarrier, Remove, Leave]
+PorterOrder = Union[
+    WatchWorker, FollowFiles, StopFollowing, TerminateTree, KillTree, OpenCarrier, Remove, OutputRead, Leave
+]
 
 
 class Printed(msgspec.Struct, array_like=True, tag="printed", frozen=True):

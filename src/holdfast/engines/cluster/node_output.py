@@ -1,8 +1,8 @@
 """What workers of a node print, on its way to the driver.
 
-Nothing is read from a file while a few megabytes wait to be sent: a trial may print faster than a network takes it, and
-the files on the node's disk are the queue. They have the bound of all output, ``RunConfig.max_output_bytes``; what is
-dropped is the oldest that was not sent, and a line in the output says so.
+Nothing more is read from a file while the driver has not read what was sent: a trial may print faster than a network
+takes it, and the files on the node's disk are the queue. They have the bound of all output,
+``RunConfig.max_output_bytes``; what is dropped is the oldest that was not sent, and a line in the output says so.
 
 Owns: the place in each file up to which it was sent. Must never: block, or let a worker wait.
 """
@@ -12,6 +12,7 @@ from __future__ import annotations
 import contextlib
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 from typing import BinaryIO
 
@@ -20,10 +21,21 @@ from holdfast.engines.cluster.handshake import frame
 from holdfast.engines.link import SocketLink
 from holdfast.storage import trial_logs
 
-QUEUE_BYTES = 2 * 1024 * 1024
-"""Nothing more is read while so much waits to be sent."""
+WINDOW_BYTES = 48 * 1024
+"""How much may be under way that the driver has not read.
 
-PIECE_BYTES = 64 * 1024
+It has to fit into the receive buffer with which a connection begins (64 KiB on Linux). Once that is full the kernel may
+send nothing, and ends the connection when the lease is over, although the driver's machine answers: a driver that is
+stopped for longer, as by Ctrl+Z or a debugger, would lose all nodes.
+"""
+
+PAUSE_S = 1.0
+"""A driver that has read nothing for so long, although it could, is not reading now."""
+
+QUEUE_BYTES = 2 * 1024 * 1024
+"""As much is sent at once; and as much may wait to be sent when the node is left."""
+
+PIECE_BYTES = 16 * 1024
 """Files take turns in pieces of this size."""
 
 KEPT_LOG_BYTES = 4 * 1024 * 1024
@@ -186,15 +198,35 @@ class NodeOutput:
         self._top = top
         self._limit = limit
         self._workers: dict[int, WorkerOutput] = {}
-        self._rests = 0
+        self._rests = self._turn = 0
+        self._unread = 0
+        self._full_since: float | None = None
+        self._leaves = False
 
     def __bool__(self) -> bool:
         return bool(self._workers)
 
     @property
     def has_room(self) -> bool:
-        """Whether more may be read."""
-        return self._link.unsent() < QUEUE_BYTES
+        """Whether more may be sent."""
+        return self._link.unsent() < QUEUE_BYTES if self._leaves else self._unread + PIECE_BYTES <= WINDOW_BYTES
+
+    @property
+    def _is_paused(self) -> bool:
+        """Whether the driver does not read."""
+        return self._full_since is not None and time.monotonic() - self._full_since > PAUSE_S
+
+    def was_read(self, size: int) -> None:
+        """The driver has read so much."""
+        if self._is_paused:  # it can hear of ends only now
+            for output in self._workers.values():
+                output.deadline = max(output.deadline, time.monotonic() + DRAIN_S)
+        self._unread -= size
+        self._full_since = None
+
+    def hurry(self) -> None:
+        """The node is left: send everything, however much of it the driver has read."""
+        self._leaves = True
 
     # --- who prints
 
@@ -249,26 +281,31 @@ class NodeOutput:
 
     def send(self) -> None:
         """Send what was printed, as much as may wait to be sent."""
+        files = deque((number, path) for number, output in self._workers.items() for path in ("", *output.followed))
+        files.rotate(-self._turn)  # where the last call has stopped, or each file would wait for those before it
         left = QUEUE_BYTES  # others have to be heard now and then
-        self.is_behind = True
-        while left > 0 and self.has_room:
-            sent = sum(self._send_piece(number, output) for number, output in self._workers.items())
+        quiet = 0
+        while left > 0 and self.has_room and quiet < len(files):
+            sent = self._send_piece(*files[0])
+            files.rotate(-1)
+            self._turn += 1
+            quiet = 0 if sent else quiet + 1
             left -= sent
-            if not sent:
-                self.is_behind = False
-                break
+        self.is_behind = quiet < len(files)
+        if self.has_room:
+            self._full_since = None
+        elif self._full_since is None:
+            self._full_since = time.monotonic()
         self._tell_ends()
 
-    def _send_piece(self, number: int, output: WorkerOutput) -> int:
-        data = output.log.read(PIECE_BYTES)
-        if data:
-            self._link.send(frame(say.Printed(number, data)))
-        return len(data) + sum(self._send_followed(path, file) for path, file in output.followed.items())
-
-    def _send_followed(self, path: str, file: GrowingFile) -> int:
+    def _send_piece(self, number: int, path: str) -> int:
+        """Send a piece of a followed file, or of the worker's log ("")."""
+        output = self._workers[number]
+        file = output.followed[path] if path else output.log
         offset, data = file.sent, file.read(PIECE_BYTES)
         if data:
-            self._link.send(frame(say.Appended(path, offset, data)))
+            self._link.send(frame(say.Appended(path, offset, data) if path else say.Printed(number, data)))
+            self._unread += len(data)
         return len(data)
 
     def _tell_ends(self) -> None:
@@ -277,7 +314,8 @@ class NodeOutput:
                 file.passed >= output.ends[path] or file.is_sent for path, file in output.followed.items()
             ):
                 self._unfollow(number, output)
-            if output.when_sent is not None and (output.is_sent or time.monotonic() >= output.deadline):
+            is_over = time.monotonic() >= output.deadline and not self._is_paused
+            if output.when_sent is not None and (output.is_sent or is_over):
                 self._send_last(number, output)
                 self._unfollow(number, output)
                 output.close()
@@ -299,6 +337,7 @@ class NodeOutput:
             if file.end() - file.passed > LAST_BYTES:
                 with contextlib.suppress(OSError):
                     file.drop_all_but(LAST_BYTES, f"{trial_logs.CUT_TEXT}: {kept} ---\n".encode())
+        paths = ("", *output.followed)
         pieces = 2 + LAST_BYTES // PIECE_BYTES  # with the note
-        while pieces and self._send_piece(number, output):
+        while pieces and sum([self._send_piece(number, path) for path in paths]):
             pieces -= 1

@@ -146,7 +146,10 @@ class Porter:
             if isinstance(order, say.Leave):
                 self._say_farewell()
                 return False
-            self._carry_out(order)
+            if isinstance(order, say.OutputRead):
+                self._output.was_read(order.size)
+            else:
+                self._carry_out(order)
         return True
 
     def _carry_out(self, order: say.PorterOrder) -> None:
@@ -221,6 +224,7 @@ class Porter:
     def _say_farewell(self) -> None:
         """Send what is left, for a moment: the driver waits for it."""
         deadline = time.monotonic() + KILL_S
+        self._output.hurry()
         self._output.send()
         while (self._link.waiting or self._output.is_behind) and time.monotonic() < deadline:
             self._link.flush()

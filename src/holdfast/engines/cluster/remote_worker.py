@@ -20,6 +20,15 @@ from holdfast.engines.worker_handle import AttemptEnd, WorkerHandle
 from holdfast.engines.worker_links import SILENT
 from holdfast.trainable.worker_messages import Run, Setup
 
+VERDICT_S = 5.0
+"""From the end of a worker's connection until it is killed, if nobody has told how it ended."""
+
+EVIDENCE_S = 1.0
+"""How long to wait for the cluster's own reason, once the node has told that a worker is gone."""
+
+AGENT_S = 0.25
+"""How long to wait, once both have told, for word that the cluster itself has ended on the node."""
+
 
 class Request(msgspec.Struct, frozen=True):
     """What a worker occupies."""
@@ -95,12 +104,16 @@ class RemoteWorker(WorkerHandle):
         self.sent = False
 
 
-def may_be_the_clusters(status: int) -> bool:
-    """Whether the cluster itself may have ended a worker that has ended like this.
+def patience_with_evidence(worker: RemoteWorker) -> float:
+    """How long to wait until it is said why a worker has ended, of whose end its node has told.
 
-    When the driver's own node is lost, it ends all of the driver's workers: most of them exit with code 1.
+    When the driver's own node is lost, the cluster ends all of the driver's workers: most exit with code 1. A worker
+    that has ended like that is not judged without the cluster's word, which comes after that of the loss.
     """
-    return status < 0 or status in (1 << 8, signal.SIGTERM, signal.SIGKILL)
+    if worker.verdict is not None:
+        return AGENT_S
+    status = -1 if worker.status is None else worker.status.status
+    return VERDICT_S if status < 0 or status in (1 << 8, signal.SIGTERM, signal.SIGKILL) else EVIDENCE_S
 
 
 def cause_of_end(worker: RemoteWorker) -> tuple[str, str]:
