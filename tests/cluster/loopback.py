@@ -197,7 +197,7 @@ class Loopback:
         with sock:
             try:
                 while True:
-                    self._obey(ray.decode_order(receive_frame(sock)))
+                    self._carry_out(ray.decode_order(receive_frame(sock)))
             except OSError:
                 pass
         with self._lock:
@@ -205,7 +205,7 @@ class Loopback:
             for _, _, process in self._workers.values():
                 process.kill()
 
-    def _obey(self, order: ray.BridgeOrder) -> None:
+    def _carry_out(self, order: ray.BridgeOrder) -> None:
         if isinstance(order, ray.PlaceWorker) and self.refused:
             self._say(ray.SlotEnded(order.worker, "ValueError", self.refused, True))
         elif isinstance(order, ray.PlaceWorker):
