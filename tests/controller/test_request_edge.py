@@ -16,6 +16,7 @@ from holdfast.controller.request_files import (
     LOOKS_BETWEEN,
     RequestFolder,
     UserRequest,
+    check_request,
     create_request,
     folder_of,
     new_id,
@@ -265,3 +266,9 @@ def test_what_cannot_be_asked_for_is_refused_in_words(facts: dict) -> None:
 def test_a_request_says_what_it_said() -> None:
     request = note(text="grüße \u202e", tags=("a",), trial="t0")
     assert parse_request(msgspec.json.encode(request)) == request
+
+
+@pytest.mark.parametrize("facts", [{"text": "a\ud800"}, {"text": "a", "trial": "\udcff"}])
+def test_text_that_cannot_be_stored_is_refused_before_anything_is_written(facts: dict) -> None:
+    with pytest.raises(InvalidInputError, match="not valid Unicode"):
+        check_request(note(**facts))

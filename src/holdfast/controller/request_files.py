@@ -122,6 +122,8 @@ def check_request(request: UserRequest) -> None:
         raise InvalidInputError(f"there is no request {request.action[:MAX_NAME]!r}")
     if max(len(request.trial), len(request.by)) > MAX_NAME:
         raise InvalidInputError(f"a name in the request has more than {MAX_NAME} characters")
+    if not _is_unicode(request.trial):
+        raise InvalidInputError(f"{request.trial!r} is not the id of a trial: it is not valid Unicode")
     _CHECKS[request.action](request)
 
 
@@ -134,6 +136,17 @@ def _check_note(request: UserRequest) -> None:
         raise InvalidInputError("a note needs some text")
     if len(request.text) > MAX_TEXT:
         raise InvalidInputError(f"a note can have {MAX_TEXT:,} characters, this one has {len(request.text):,}")
+    if not _is_unicode(request.text):
+        raise InvalidInputError("the text of the note is not valid Unicode: it has half of a surrogate pair")
+
+
+def _is_unicode(text: str) -> bool:
+    """Whether it can be stored: JSON from a browser and bytes from a command line may have lone surrogates."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _check_tags(request: UserRequest) -> None:
