@@ -92,6 +92,7 @@ def test_what_cannot_be_asked_for_is_refused(tmp_path: Path, serve: Serve) -> No
         ("note", {"text": ""}),
         ("note", {"text": 5}),
         ("note", {"text": "x", "trial": 7}),
+        ("note", {"text": "a\ud800"}),
         ("tag", {"trial": "abcde_00000", "tags": "good"}),
         ("tag", {"trial": "abcde_00000", "tags": ["two words"]}),
         ("tag", {"trial": "abcde_00000"}),
@@ -112,3 +113,19 @@ def test_what_cannot_be_asked_for_is_refused(tmp_path: Path, serve: Serve) -> No
         assert reply.status == 409, name
         assert "No driver runs" in reply.error
     assert server.get(path)["read_only"] is True
+
+
+def test_a_misspelt_field_is_refused_and_named(tmp_path: Path, serve: Serve) -> None:
+    """A stop whose trial is misspelt must not stop the experiment."""
+    server = serve(small_experiment(tmp_path / "exp").die().path)
+    path = server.only()
+    reply = server.post(f"{path}/stop", {"trial_id": "abcde_00003"})
+    assert reply.status == 400
+    assert reply.error == ("There is no field 'trial_id' in this request. Did you mean 'trial'? The fields are: trial.")
+    for name in ("note", "tag", "samples"):
+        assert "no field 'also'" in server.post(f"{path}/{name}", {"also": 1}).error
+    reply = server.post(f"{path}/stop?trial=abcde_00003", {})
+    assert (reply.status, reply.error) == (
+        400,
+        "There is no parameter 'trial' at this address. There are no parameters.",
+    )

@@ -6,10 +6,11 @@ Owns the check of what a browser sends. Must never change anything itself.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 from holdfast.controller import user_requests
 from holdfast.errors import InvalidInputError
+from holdfast.ui.query import refuse_unknown
 
 Body = dict[str, Any]
 
@@ -42,14 +43,34 @@ def _samples(path: str, body: Body, tags: list[str]) -> str:
     return user_requests.set_samples(path, number)
 
 
-ACTIONS: dict[str, Callable[[str, Body, list[str]], str]] = {
-    "stop": _stop,
-    "note": _note,
-    "tag": _tag,
-    "samples": _samples,
+class PageAction(NamedTuple):
+    """A button.
+
+    Attributes:
+        act: Gets the experiment's address, what was sent, and the tags that there are now; waits for the driver's
+            answer, and returns it in words.
+        fields: What may be sent.
+    """
+
+    act: Callable[[str, Body, list[str]], str]
+    fields: tuple[str, ...]
+
+
+ACTIONS: dict[str, PageAction] = {
+    "stop": PageAction(_stop, ("trial",)),
+    "note": PageAction(_note, ("trial", "text")),
+    "tag": PageAction(_tag, ("trial", "tags")),
+    "samples": PageAction(_samples, ("num_samples",)),
 }
-"""Each gets the experiment's address, what was sent, and the tags that there are now; waits for the driver's answer,
-and returns it in words."""
+
+
+def check_fields(name: str, body: Body) -> None:
+    """Refuse fields that the action does not know: without its misspelt trial, a stop would be for the experiment.
+
+    Raises:
+        InvalidInputError: There is one; the message names it.
+    """
+    refuse_unknown("field", body, ACTIONS[name].fields, "in this request")
 
 
 def _trial(body: Body) -> str:

@@ -153,10 +153,12 @@ class Api:
 
     def _action(self, name: str) -> Callable[[Request], Awaitable[Response]]:
         async def handler(request: Request) -> Response:
+            _query(request).only()
             place, watched = self._watched(request)
             body = await _body(request)
+            acting.check_fields(name, body)
             tags = await self._waited(watched.ask(lambda source: page_answers.tags_of(source, body.get("trial"))))
-            act = acting.ACTIONS[name]
+            act = acting.ACTIONS[name].act
             text = await self._waited(self._threaded(lambda: act(place.path, body, tags)))
             return await self._respond(request, _done({"accepted": True, "text": text}), status=202)
 

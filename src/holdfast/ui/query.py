@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
 from holdfast.errors import InvalidInputError
@@ -71,14 +71,23 @@ class Query:
 
     def only(self, *known: str) -> Query:
         """The same, if there are no other parameters than these and the token."""
-        for name in self._given:
-            if name not in known and name != TOKEN:
-                close = difflib.get_close_matches(name, known, n=1)
-                meant = f" Did you mean {close[0]!r}?" if close else ""
-                there = f"The parameters are: {', '.join(known)}." if known else "There are no parameters."
-                raise InvalidInputError(f"There is no parameter {name[:80]!r} at this address.{meant} {there}")
+        refuse_unknown("parameter", (name for name in self._given if name != TOKEN), known, "at this address")
         return self
 
     def rest(self, *without: str) -> dict[str, str]:
         """All other parameters."""
         return {name: value for name, value in self._given.items() if name not in without}
+
+
+def refuse_unknown(what: str, given: Iterable[str], known: tuple[str, ...], where: str) -> None:
+    """Refuse names that nobody knows: whoever misspells one would get another answer than the one asked for.
+
+    Raises:
+        InvalidInputError: There is one; the message names it and those that there are.
+    """
+    for name in given:
+        if name not in known:
+            close = difflib.get_close_matches(name, known, n=1)
+            meant = f" Did you mean {close[0]!r}?" if close else ""
+            there = f"The {what}s are: {', '.join(known)}." if known else f"There are no {what}s."
+            raise InvalidInputError(f"There is no {what} {name[:80]!r} {where}.{meant} {there}")
