@@ -236,3 +236,16 @@ def small_experiment(path: Path) -> RootWriter:
     writer.save(3, {"model.txt": "three"})
     writer.report(3, {"loss": 2.0})
     return writer
+
+
+def experiment_with_early_damage(path: Path) -> Path:
+    """The four trials with a snapshot, and a hole in the records before it."""
+    writer = small_experiment(path)
+    writer.snapshot()
+    writer.die()
+    (segment,) = (path / ".holdfast" / "journal").iterdir()
+    data = bytearray(segment.read_bytes())
+    middle = len(data) // 3
+    data[middle : middle + 40] = bytes(40)
+    segment.write_bytes(data)
+    return path

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from roots import RootWriter, many_trials, small_experiment
+from roots import RootWriter, experiment_with_early_damage, many_trials, small_experiment
 
 from holdfast.controller.remote_experiment import MIRROR_OF
 from holdfast.core import events as ev
@@ -337,3 +337,43 @@ def test_a_driver_that_commits_while_one_reads_is_no_loss(
     assert facts["journal_damage"] is None
     assert facts["reports"] == 2
     root.finish()
+
+
+def test_what_a_killed_driver_had_not_synced_is_not_called_durable(
+    tmp_path: Path, status: Callable[..., dict[str, Any]]
+) -> None:
+    writer = small_experiment(tmp_path / "exp")
+    writer.journal.sync()
+    mark = writer.path / ".holdfast" / "epochs" / "00000001.synced"
+    synced = mark.read_bytes()
+    writer.report(3, {"loss": 1.5})
+    writer.die()  # which syncs
+    assert status(writer.path)["durable_lag_s"] == 0.0
+    mark.write_bytes(synced)
+    assert status(writer.path)["durable_lag_s"] is None
+    mark.unlink()
+    assert status(writer.path)["durable_lag_s"] is None
+
+
+def test_damage_before_a_snapshot_is_said_and_a_repair_is_offered(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    """A resume reads all records, and would refuse."""
+    path = experiment_with_early_damage(tmp_path / "exp")
+    answer = holdfast("status", path)
+    assert answer.code == 1
+    assert "DAMAGED: the journal has records that cannot be read" in answer.out
+    assert f"repair it: holdfast repair {path}" in answer.out
+    assert "holdfast resume" not in answer.out
+    assert "On resume" not in answer.out
+    facts = json.loads(holdfast("status", path, "--json").out)
+    assert (facts["repair"], facts["resume"], facts["restore"]) == (f"holdfast repair {path}", None, None)
+    assert facts["journal_damage"]["message"]
+    assert facts["durable_lag_s"] is None
+
+
+def test_of_a_journal_that_is_gone_nothing_is_claimed(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    path = small_experiment(tmp_path / "exp").die().path
+    for segment in (path / ".holdfast" / "journal").iterdir():
+        segment.unlink()
+    facts = json.loads(holdfast("status", path, "--json").out)
+    assert facts["durable_lag_s"] is None
+    assert (facts["resume"], facts["restore"]) == (None, None)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from roots import RootWriter, many_trials, small_experiment
+from roots import RootWriter, experiment_with_early_damage, many_trials, small_experiment
 
 from holdfast.cli.main import main
 from holdfast.results.packing import unpack
@@ -180,3 +180,19 @@ def test_a_report_needs_the_base_install_only(tmp_path: Path) -> None:
     done = subprocess.run(command, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr
     assert out.stat().st_size > 10_000
+
+
+def test_what_damage_keeps_out_of_a_report_is_refused_in_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A snapshot hides the damage from whoever opens the experiment; an empty chart would say that all was well."""
+    path = experiment_with_early_damage(tmp_path / "exp")
+    out = tmp_path / "out.html"
+    assert main(["report", str(path), str(out)]) == 1
+    assert "damaged at record" in capsys.readouterr().err
+    found = answers_of(out.read_text())
+    for address in ("/charts/recovery", "/charts/workers", "/charts/lineage", "/curves?metric=loss"):
+        assert "holdfast repair" in found[address]["error"], address
+        assert found[address].keys() == {"error"}
+    overview = found[""]["json"]
+    assert overview["resume_command"] is None
+    assert overview["repair_command"] == f"holdfast repair {path}"
+    assert overview["durable_lag_s"] is None

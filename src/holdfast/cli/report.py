@@ -23,7 +23,7 @@ def run(arguments: argparse.Namespace) -> int:
         file.write_bytes(report.html)
     said = f"{source.history.info.name}: report written to {out} ({size_text(len(report.html))})."
     say(f"{said} It is thinned: {report.note}." if report.note else said)
-    if source.history.damage is not None:
-        complain(str(source.history.damage))
+    if source.history.known_damage is not None:
+        complain(str(source.history.known_damage))
         return 1
     return 0

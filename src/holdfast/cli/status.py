@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import shlex
 import sys
 import time
 from collections.abc import Callable
@@ -28,6 +27,7 @@ from holdfast.display.words import (
 )
 from holdfast.journal.epoch import Holder
 from holdfast.messages.visible import visible_lines
+from holdfast.results.early_records import check_early_records
 from holdfast.results.follow import Follower, open_nearest
 from holdfast.results.history import History
 from holdfast.results.report_data import (
@@ -36,6 +36,7 @@ from holdfast.results.report_data import (
     experiment_facts,
     overview,
     phase_of,
+    repair_command,
     resume_call,
     resume_command,
     trial_facts,
@@ -57,12 +58,13 @@ def run(arguments: argparse.Namespace) -> int:
     history = open_nearest(arguments.path, tolerant=not arguments.watch)
     if arguments.watch:
         return _watch(arguments.path, history, as_json=arguments.json)
+    check_early_records(history)
     if arguments.json:
         print_json(full_facts(history))
     else:
         say(*status_lines(history, time.time()))
-    if history.damage is not None:
-        raise history.damage  # so that it is said on stderr too, and shows in the exit code
+    if history.known_damage is not None:
+        raise history.known_damage  # so that it is said on stderr too, and shows in the exit code
     return 0
 
 
@@ -82,12 +84,14 @@ def status_lines(history: History, now: float) -> list[str]:
         lines.append(f"  {damage}")
     if history.damage is not None:
         lines.append("  DAMAGED: the journal has lost records; only what is left is shown")
+    elif history.early_damage is not None:
+        lines.append("  DAMAGED: the journal has records that cannot be read; what is shown is from a later snapshot")
     if view.best is not None:
         lines.append(f"  best: {best_text(view.best)}")
     lines += [f"  {line}" for line in said_lines(history.state)]
     if history.lost and history.damage is None:
         lines.append(f"  {_lost_text(history)}")
-    if phase_of(history) == Phase.INTERRUPTED:
+    if phase_of(history) == Phase.INTERRUPTED and history.known_damage is None:
         lines += [f"  {line}" for line in resume_lines(history.state, glance(history))]
     if lag_text(view):
         lines.append(f"  {lag_text(view)}")
@@ -181,8 +185,8 @@ def _failure_lines(view: ProgressView) -> list[str]:
 
 def _resume_lines(history: History) -> list[str]:
     command, call = resume_command(history), resume_call(history)
-    if history.damage is not None:
-        return [f"repair it: holdfast repair {shlex.quote(history.shown)}"]
+    if repair := repair_command(history):
+        return [f"repair it: {repair}"]
     retries = command is not None and command.endswith("--resume-errored")
     if command is not None and retries and "--trainable" not in command:
         # The call runs the code as it is now, so it comes first.

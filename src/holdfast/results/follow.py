@@ -45,7 +45,7 @@ from holdfast.results.columns import Columns
 from holdfast.results.curves import Curves
 from holdfast.results.full_pass import SLICE, FullPass, Loading
 from holdfast.results.history import History, has_local_driver, heard_of, open_history, open_mirror, open_place
-from holdfast.results.report_data import damage_facts, experiment_facts, objective_of, phase_of, trial_details
+from holdfast.results.report_data import experiment_facts, objective_of, phase_of, trial_details
 from holdfast.results.story import ExperimentTeller, StoryLine, experiment_story, trial_story
 from holdfast.storage.address import is_remote
 from holdfast.storage.remote_root import Remote, remote_of
@@ -108,7 +108,7 @@ class Follower:
         self._pass: FullPass | None = None
         self.columns = Columns(history, lambda: self.curves)
         self._damaged_at = self._signature() if history.damage is not None else None
-        self._found: tuple[JournalDamagedError, Any] | None = None
+        self._found_at: tuple[str, Any] | None = None
 
     @property
     def record(self) -> int:
@@ -121,9 +121,9 @@ class Follower:
 
         The latter is forgotten when its file is another one.
         """
-        if self._found is not None and self._stamp(self._found[0].file) != self._found[1]:
-            self._found = None
-        return self.history.damage or (None if self._found is None else self._found[0])
+        if self._found_at is not None and self._stamp(self._found_at[0]) != self._found_at[1]:
+            self._found_at = self.history.early_damage = None
+        return self.history.known_damage
 
     @contextmanager
     def _remembering(self) -> Iterator[None]:
@@ -131,7 +131,7 @@ class Follower:
         try:
             yield
         except JournalDamagedError as error:
-            self._found = (error, self._stamp(error.file))
+            self.history.early_damage, self._found_at = error, (error.file, self._stamp(error.file))
             raise
 
     def _stamp(self, file: str) -> Any:
@@ -320,7 +320,8 @@ class Follower:
 
         The cost of later ones does not depend on their number.
         """
-        return {**experiment_facts(self.history, now, self._tracker), "journal_damage": damage_facts(self.damage)}
+        _ = self.damage  # is forgotten if somebody has repaired it
+        return experiment_facts(self.history, now, self._tracker)
 
     def trial(self, n: int) -> dict[str, Any]:
         """One trial as ``holdfast show PATH TRIAL --json`` has it, without its story."""

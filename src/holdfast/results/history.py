@@ -67,6 +67,8 @@ class History:
 
     Attributes:
         unasked: Why this is what a mirror says and not its store; "" if it is not.
+        early_damage: What is wrong with records that ``state`` did not need, because a snapshot stands for them; None
+            if nothing is, or nobody has read them.
         lost: Trials that were running when their driver died.
     """
 
@@ -90,11 +92,17 @@ class History:
         self.lost: frozenset[int] = frozenset()
         self.restored = restored
         self.unasked = ""
+        self.early_damage: JournalDamagedError | None = None
         self._spec = spec
         self._folded: dict[int, RowFolder] = {}
         self._index: TrialIndex | None = None
         self._rows: TrialRows | None = None
         self._settled: Settlement | None = None
+
+    @property
+    def known_damage(self) -> JournalDamagedError | None:
+        """What is wrong with the journal, wherever it is; None if nothing is known to be."""
+        return self.damage or self.early_damage
 
     @property
     def root(self) -> Path:

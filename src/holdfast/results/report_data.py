@@ -34,13 +34,15 @@ from holdfast.display.tracker import (
 )
 from holdfast.display.words import is_fail_fast
 from holdfast.errors import JournalDamagedError
-from holdfast.journal.durable_mark import oldest_volatile
+from holdfast.journal.durable_mark import oldest_volatile, published
+from holdfast.journal.liveness import is_same_place
 from holdfast.journal.records import decode_record
 from holdfast.results.history import History
 from holdfast.results.html import display_facts
 from holdfast.results.resume import on_resume
 from holdfast.results.shipped import is_driven_locally, oldest_unshipped, unshipped
 from holdfast.space.exact import shown
+from holdfast.storage.local import REAL_DISK
 from holdfast.views.trials import trial_dirname
 
 
@@ -80,24 +82,45 @@ def why_of(history: History) -> str:
 def durable_lag(history: History, now: float) -> float | None:
     """How long the oldest record that a power cut could take has been waiting; 0 if nothing waits.
 
-    Of an experiment in a store: that the loss of its machine could take. None if its driver is on another one: what has
-    not arrived is known only there.
+    Of an experiment in a store: that the loss of its machine could take. None if nobody knows: records are lost, its
+    driver was killed before it had synced its last ones, or it is on another machine, where what has not arrived is.
     """
-    if phase_of(history) != Phase.RUNNING:
-        return 0.0
+    running = phase_of(history) == Phase.RUNNING
+    if not running and (history.restored is None or unshipped(history) is None):
+        return 0.0 if _is_synced(history) else None
     if history.restored is None:
         payload = oldest_volatile(history.root)
-    elif is_driven_locally(history):
+    elif not running or is_driven_locally(history):
         payload = oldest_unshipped(history)
     else:
         return None
     return 0.0 if payload is None else max(0.0, now - decode_record(history.root, 0, payload).at)
 
 
+def _is_synced(history: History) -> bool:
+    """Whether the last driver, which is gone, is known to have made all its records durable."""
+    owner = history.owner
+    if history.known_damage is not None:
+        return False
+    if owner is None or owner.released or history.position is None:
+        return True
+    if history.restored is not None:  # all that this machine has is in the store; another one may have had more
+        return is_same_place(str(history.root / ".holdfast" / "epochs"), owner.claim.lock)
+    synced = published(str(history.root), owner.claim.epoch, REAL_DISK)
+    return synced is not None and synced.next_seq >= history.position.next_seq
+
+
+def repair_command(history: History) -> str | None:
+    """What to type in a shell before the experiment can be resumed; None if its journal is not known to be damaged."""
+    return None if history.known_damage is None else f"holdfast repair {shlex.quote(history.shown)}"
+
+
 def resume_command(history: History) -> str | None:
-    """What to type in a shell to continue, or None if there is nothing to continue with."""
+    """What to type in a shell to continue, or None if there is nothing to continue with, or something to repair."""
     phase = phase_of(history)
-    if phase == Phase.RUNNING or history.state.needs_change:  # the command has no way to change that setting
+    if phase == Phase.RUNNING or history.known_damage is not None:
+        return None
+    if history.state.needs_change:  # the command has no way to change that setting
         return None
     command = f"holdfast resume {shlex.quote(history.shown)}"
     if _needs_trainable(history):
@@ -120,9 +143,9 @@ def _needs_trainable(history: History) -> bool:
 
 
 def resume_call(history: History) -> str | None:
-    """What to write in Python to continue, or None if there is nothing to continue with."""
+    """What to write in Python to continue, or None if there is nothing to continue with, or something to repair."""
     phase, errors = phase_of(history), history.state.counts[Status.ERROR]
-    if phase == Phase.RUNNING or (phase == Phase.FINISHED and not errors):
+    if phase == Phase.RUNNING or history.known_damage is not None or (phase == Phase.FINISHED and not errors):
         return None
     trainable = history.spec.given_as or name_as_written(history.spec.trainable)
     if phase != Phase.FINISHED and not is_fail_fast(history.state.stopped):
@@ -173,7 +196,7 @@ def experiment_facts(
         "path": history.shown,
         "state": phase,
         "why": why_of(history),
-        "journal_damage": damage_facts(history.damage),
+        "journal_damage": damage_facts(history.known_damage),
         "holder": holder_facts(history) if phase == Phase.RUNNING else None,
         "counts": counts,
         "total": total,
@@ -192,6 +215,7 @@ def experiment_facts(
         "unasked": history.unasked or None,
         "unshipped": unshipped(history),
         "damage": claim_damage(history),
+        "repair": repair_command(history),
         "resume": resume_command(history),
         "restore": resume_call(history),
     }

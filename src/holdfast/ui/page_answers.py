@@ -57,6 +57,7 @@ def overview(source: Source, identity: str, trouble: str = "", trouble_state: st
         "best": shortened(source.best(facts), 4000),
         "failures": shortened(source.failures(), 4000),
         "resume_command": facts["resume"],
+        "repair_command": facts["repair"],
         "damage": damage if trouble_state else trouble or damage,
         "backlog": {**facts["backlog"], "text": _backlog_text(facts)},
         "metrics": columns.metrics,

@@ -95,6 +95,11 @@ class _Maker:
         self._used += len(address) + len(kept) - len(self.answers.get(address, ""))
         self.answers[address] = kept
 
+    def _refuse(self, address: str, error: TuneError) -> None:
+        """Say why there is no answer, as the server does: a page without one would say that there is nothing."""
+        self.answers[address] = f'{{"error":{json_bytes(str(error)).decode()}}}'
+        self._used += len(address) + len(self.answers[address])
+
     def _fits(self, size: int) -> bool:
         return self._used + size <= self._max_bytes
 
@@ -164,8 +169,10 @@ class _Maker:
                 found = {metric: self._source.pack_curves(metric, points, self._rows) for metric in metrics}
                 if sum(map(len, found.values())) <= space:
                     break
-        except DamageError:
+        except DamageError as error:
             self._left_out.append("it has no curves, because the journal is damaged")
+            for metric in metrics:
+                self._refuse(f"{self._base}/curves?metric={_word(metric)}", error)
             return
         if any(is_thinned(packed) for packed in found.values()):
             self._left_out.append(f"its curves have at most {points:,} points of each metric")
@@ -174,15 +181,17 @@ class _Maker:
             self._add(f"{self._base}/curves?metric={_word(metric)}", kept)
 
     def _add_chart(self, name: str, **query: str) -> None:
+        words = "&".join(f"{key}={_word(value)}" for key, value in query.items())
+        address = f"{self._base}/charts/{name}" + (f"?{words}" if words else "")
         try:
             found = page_answers.chart(self._source, name, Query(query))
         except TuneError as error:
-            found = {"note": str(error)}
+            self._refuse(address, error)
+            return
         if not self._fits(len(_kept(found))):
             self._left_out.append(f"it has no {name} chart")
             return
-        words = "&".join(f"{key}={_word(value)}" for key, value in query.items())
-        self._add(f"{self._base}/charts/{name}" + (f"?{words}" if words else ""), found)
+        self._add(address, found)
 
     def add_trials(self, limit: int) -> None:
         """All about single trials, the interesting ones first, until the space is used up."""

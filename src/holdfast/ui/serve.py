@@ -19,6 +19,7 @@ from starlette.types import ASGIApp
 
 from holdfast.errors import UsageError
 from holdfast.journal.reader import bytes_behind
+from holdfast.results.early_records import CHECKED_BYTES
 from holdfast.storage.address import is_remote, parse
 from holdfast.ui.app import Api, make_app
 from holdfast.ui.catalogue import Catalogue
@@ -26,12 +27,10 @@ from holdfast.ui.pages import StaticFiles
 from holdfast.ui.security import Guard
 from holdfast.ui.source import Source
 
-CHECKED_BYTES = 32 << 20
-"""Up to this size all records of a single experiment's journal are read before the port is open, so that damage
-anywhere in it is an error of the command: less than a second of work."""
 GRACE_S = 1.0
-"""How long the port stays closed while a larger one is opened. What takes longer is shown on the page, with its
-progress, and so is damage that is found then."""
+"""How long the port stays closed while a journal of more than CHECKED_BYTES is opened. What takes longer is shown on
+the page, with its progress, and so is damage that is found then. A smaller one is read whole before the port is open,
+so that damage anywhere in it is an error of the command."""
 REMOTE_GRACE_S = 10.0
 SHUTDOWN_S = 1
 BACKLOG = 128

@@ -42,7 +42,7 @@ class SourceChange(NamedTuple):
 class Source:
     """An experiment that is followed.
 
-    A journal that has lost records is read as far as it can be; ``history.damage`` says so.
+    A journal that has lost records is read as far as it can be; ``history.known_damage`` says so.
 
     Args:
         path: Where it is.
