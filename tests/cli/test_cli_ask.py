@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 
 import pytest
 import store_trials
-from roots import RootWriter
+from roots import RootWriter, small_experiment
 
 from holdfast.controller import user_requests
 from holdfast.controller.request_files import folder_of
@@ -220,3 +221,16 @@ def test_a_copy_takes_no_request_along(said: RootWriter, holdfast: Holdfast, tmp
     Path(folder_of(said.path), f"{1:032x}.json").write_text("{}")
     assert holdfast("copy", said.path, tmp_path / "copy").code == 0
     assert not os.path.exists(folder_of(tmp_path / "copy"))
+
+
+def test_a_copy_of_a_running_experiment_takes_no_requests(tmp_path: Path, holdfast: Holdfast) -> None:
+    """Its claim names a driver that is alive, and never looks into this directory."""
+    writer = small_experiment(tmp_path / "exp")
+    shutil.copytree(writer.path, tmp_path / "copy")
+    answer = holdfast("note", tmp_path / "copy", "hello")
+    assert answer.code == 1
+    assert "is a copy" in answer.err
+    assert not list((tmp_path / "copy" / ".holdfast").glob("requests/*"))
+    assert "This is a copy" in holdfast("status", tmp_path / "copy").out
+    assert "This is a copy" not in holdfast("status", writer.path).out
+    writer.finish()

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.cli.printing import print_json, say, when
+from holdfast.controller.user_requests import is_copy
 from holdfast.core.state import State, UserNote
 from holdfast.display.closing import resume_lines
 from holdfast.display.experiment_facts import DisplayOptions, ProgressView
@@ -80,12 +81,7 @@ def status_lines(history: History, now: float) -> list[str]:
     lines = [_headline(history, view, now), f"  {one_line(history.shown, 4000)}", f"  {_trials_text(view)}"]
     if history.unasked:
         lines.insert(1, f"  what this machine knows; the store cannot be reached: {one_line(history.unasked, 300)}")
-    if damage := claim_damage(history):
-        lines.append(f"  {damage}")
-    if history.damage is not None:
-        lines.append("  DAMAGED: the journal has lost records; only what is left is shown")
-    elif history.early_damage is not None:
-        lines.append("  DAMAGED: the journal has records that cannot be read; what is shown is from a later snapshot")
+    lines += [f"  {line}" for line in _warnings(history)]
     if view.best is not None:
         lines.append(f"  best: {best_text(view.best)}")
     lines += [f"  {line}" for line in said_lines(history.state)]
@@ -109,6 +105,20 @@ def status_lines(history: History, now: float) -> list[str]:
         if view.hidden:
             lines.append(f"  and {plural(view.hidden, 'more running trial')}")
     return lines + _ship_lines(history) + _resume_lines(history)
+
+
+def _warnings(history: History) -> list[str]:
+    """What makes the rest less than the whole truth."""
+    lines = []
+    if phase_of(history) == Phase.RUNNING and history.restored is None and is_copy(history.root, history.owner):
+        lines.append("This is a copy: that driver runs the original, and writes nothing here.")
+    if damage := claim_damage(history):
+        lines.append(damage)
+    if history.damage is not None:
+        lines.append("DAMAGED: the journal has lost records; only what is left is shown")
+    elif history.early_damage is not None:
+        lines.append("DAMAGED: the journal has records that cannot be read; what is shown is from a later snapshot")
+    return lines
 
 
 def _ship_lines(history: History) -> list[str]:

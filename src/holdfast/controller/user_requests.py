@@ -24,7 +24,8 @@ from holdfast.controller.spec import read_spec
 from holdfast.core import events as ev
 from holdfast.core.events import Action
 from holdfast.errors import FencedError, InvalidInputError, RequestRefusedError, StorageError
-from holdfast.journal.epoch import Holder, holder
+from holdfast.journal.epoch import Holder, holder, this_machine
+from holdfast.journal.liveness import is_elsewhere
 from holdfast.journal.reader import Position, read_journal
 from holdfast.journal.snapshot import SnapshotStore
 from holdfast.storage.address import parse
@@ -133,12 +134,26 @@ def find_live(path: str | os.PathLike[str], instead: str = "") -> LiveExperiment
     read_spec(root)
     owner = holder(root.path)
     if owner is not None and owner.alive:
+        if remote is None and is_copy(root.path, owner):
+            raise RequestRefusedError(
+                f"{root.shown} is a copy: the driver that its files name ({owner.who}) runs the original, and takes "
+                "requests only there. Nothing was changed."
+            )
         return LiveExperiment(root, owner)
     if remote is not None:
         raise _not_here(root)
     how = "nobody has run it yet" if owner is None else f"its driver, {owner.who}, has ended"
     raise RequestRefusedError(
         f"No driver runs {root.shown}: {how}. Nothing was changed.{f' {instead}' if instead else ''}"
+    )
+
+
+def is_copy(root: os.PathLike[str], owner: Holder | None) -> bool:
+    """Whether a live driver works in another directory on this machine, of which this one is a copy."""
+    return (
+        owner is not None
+        and owner.claim.machine == this_machine()
+        and is_elsewhere(os.path.join(root, ".holdfast", "epochs"), owner.claim.lock)
     )
 
 

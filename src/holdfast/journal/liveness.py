@@ -95,6 +95,21 @@ def is_same_place(directory: str, mark: str) -> bool:
         os.close(fd)
 
 
+def is_elsewhere(directory: str, mark: str) -> bool:
+    """Tell whether another directory was locked: this one is a copy of it, and its driver never looks here.
+
+    False if that is not certain.
+    """
+    try:
+        fd = os.open(directory, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        return bool(mark) and _mark(fd) != mark and is_own(directory)
+    finally:
+        os.close(fd)
+
+
 def _mark(fd: int) -> str:
     found = os.fstat(fd)
     return f"{found.st_dev}:{found.st_ino}"

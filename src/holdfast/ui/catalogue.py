@@ -12,6 +12,7 @@ import hashlib
 import os
 import threading
 import time
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,6 +22,7 @@ from holdfast.controller.remote_experiment import can_open
 from holdfast.errors import ExperimentNotFoundError, TuneError
 from holdfast.journal.epoch import holder
 from holdfast.journal.identity import uid_in, uid_of
+from holdfast.journal.liveness import is_same_place
 from holdfast.results.history import open_history
 from holdfast.results.report_data import experiment_facts
 from holdfast.storage.address import parse
@@ -71,6 +73,7 @@ class Catalogue:
         self._open: dict[str, FollowedExperiment] = {}
         self._facts: dict[str, tuple[Any, dict[str, Any]]] = {}
         self._refreshing: threading.Thread | None = None
+        self._scanning: threading.Thread | None = None
         self._scan()
         if not self._places:
             raise ExperimentNotFoundError(
@@ -85,13 +88,19 @@ class Catalogue:
         return list(self._places.values())
 
     def find(self, identity: str) -> ExperimentPlace | None:
-        """The experiment of this id; None if there is none."""
-        return self._places.get(identity)
+        """The experiment of this id; None if there is none. If it is not where it was, it is soon found elsewhere."""
+        place, watched = self._places.get(identity), self._open.get(identity)
+        if place is None or (watched is not None and watched.is_gone):
+            self._scan_soon()
+        return place
 
     def watch(self, place: ExperimentPlace) -> FollowedExperiment:
         """The experiment, opened if it is not."""
         with self._lock:
             known = self._open.pop(place.id, None)
+            if known is not None and known.path != place.path:  # it was moved
+                known.close()
+                known = None
             if known is None or (known.is_over and time.monotonic() - known.failed_at > RETRY_S):
                 known = FollowedExperiment(place.path, Source.open)
             self._open[place.id] = known  # the latest stands last
@@ -113,15 +122,20 @@ class Catalogue:
             began = time.monotonic()
             found = [(".", self.root)] if self.is_single else list(experiments_below(self.root))
             before = {place.path: place for place in self._places.values()}
-            places: dict[str, ExperimentPlace] = {}
-            for name, path in found:
-                place = before.get(path) or _identified(name, path)
-                if place.id in places:  # a copy has the id of what it was copied from
-                    place = place._replace(id=experiment_id("", f"{place.id} {path}"))
-                places[place.id] = place
+            known = {path: before[path] for _, path in found if path in before}
+            known |= _with_own_ids([_identified(name, path) for name, path in found if path not in before], known)
+            places = {known[path].id: known[path] for _, path in found}
             now = time.monotonic()
             least = RESCAN_S if remote_of(self.root) is None else REMOTE_RESCAN_S
             self._places, self._rescan_at = places, now + max(least, (now - began) * RESCAN_SHARE)
+
+    def _scan_soon(self) -> None:
+        """Have somebody look for new experiments, if that was not done just now."""
+        with self._lock:
+            is_due = not self.is_single and time.monotonic() > self._rescan_at
+            if is_due and not (self._scanning is not None and self._scanning.is_alive()):
+                self._scanning = threading.Thread(target=self.places, name="holdfast-scan", daemon=True)
+                self._scanning.start()
 
     # --- one line about each
 
@@ -145,10 +159,10 @@ class Catalogue:
     def _refresh(self, places: list[ExperimentPlace]) -> None:
         for place in places:
             watched = self.watch(place) if self.is_single else self._open.get(place.id)
-            if watched is not None and not watched.is_over:
+            if watched is not None and not watched.is_over and watched.path == place.path:
                 self._ask(place, watched)
                 continue
-            mark = _fingerprint(place.path)
+            mark = (place.path, _fingerprint(place.path))
             known = self._facts.get(place.id)
             if known is None or known[0] != mark:
                 self._facts[place.id] = (mark, _facts_of(place.path))
@@ -174,6 +188,35 @@ def _facts_of(path: str) -> dict[str, Any]:
 
 def _identified(name: str, path: str) -> ExperimentPlace:
     return ExperimentPlace(experiment_id(_uid(path), path), _last_name(path) if name == "." else name, path)
+
+
+def _with_own_ids(places: list[ExperimentPlace], known: dict[str, ExperimentPlace]) -> dict[str, ExperimentPlace]:
+    """New places by their paths. A copy, which has the id of what it was copied from, gets another one.
+
+    An address that somebody has keeps leading to the same place: to the one that has the id already, or to the one in
+    which the last driver worked.
+    """
+    taken = {place.id for place in known.values()}
+    wanted = Counter(place.id for place in places)
+    found = {}
+    for place in sorted(places, key=lambda place: wanted[place.id] > 1 and not _is_original(place.path)):
+        if place.id in taken:
+            place = place._replace(id=experiment_id("", f"{place.id} {place.path}"))
+        taken.add(place.id)
+        found[place.path] = place
+    return found
+
+
+def _is_original(path: str) -> bool:
+    """Whether the last driver worked in this very directory."""
+    if remote_of(path) is not None:
+        return False
+    root = parse(path).path
+    try:
+        owner = holder(root)
+    except (OSError, TuneError):
+        return False
+    return owner is not None and is_same_place(os.path.join(root, ".holdfast", "epochs"), owner.claim.lock)
 
 
 def _fingerprint(path: str) -> Any:

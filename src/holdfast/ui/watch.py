@@ -27,6 +27,7 @@ POLL_S = 0.25
 """How often a followed experiment is looked at; of one in a store, which has to be listed, REMOTE_POLL_S."""
 REMOTE_POLL_S = 3.0
 TROUBLE_POLL_S = 5.0
+NOT_FOUND = "not found"
 IDLE_S = 300.0
 """After so long without a question or a stream an experiment is forgotten."""
 MAX_QUESTIONS = 200
@@ -210,6 +211,12 @@ class FollowedExperiment:
         """Whether the thread has ended: it could not open the experiment, or nobody looked for long."""
         return self._ended
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether there is no experiment at its place any more."""
+        failure = self.failure
+        return NOT_FOUND in (self.trouble_state, "" if failure is None else unreadable_state(failure))
+
     # --- in the thread
 
     def _run(self) -> None:
@@ -235,6 +242,7 @@ class FollowedExperiment:
             self._fail(error)
         gc.unfreeze()  # what this experiment has left is garbage now
         self._refuse_rest(Busy())
+        self._wake()  # streams end, and come again
 
     def _progress(self, read: int, total: int) -> None:
         self.loading = OpeningProgress(read, total)
@@ -338,7 +346,7 @@ def unreadable_state(error: BaseException) -> str:
     """What is wrong with an experiment that cannot be read, as its state."""
     if isinstance(error, NewerFormatError):
         return "newer format"
-    return "not found" if isinstance(error, ExperimentNotFoundError | FileNotFoundError) else UNREADABLE
+    return NOT_FOUND if isinstance(error, ExperimentNotFoundError | FileNotFoundError) else UNREADABLE
 
 
 def _answer(source: Source, asked: _Question) -> None:
