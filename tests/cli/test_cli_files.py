@@ -205,6 +205,22 @@ def test_list_trials_sorts_filters_and_limits(path: Path, holdfast: Callable[...
     ]
 
 
+def test_a_filter_that_leaves_trials_without_reports_is_no_error(tmp_path: Path, holdfast: Callable[..., Any]) -> None:
+    """The columns are those of all trials: the failed ones never reported."""
+    writer = RootWriter(tmp_path / "exp").open()
+    for n in range(2):
+        writer.create({"lr": n})
+        writer.start(n)
+    writer.report(0, {"loss": 1.0})
+    writer.end(0)
+    writer.error(1, type="ValueError", message="at once")
+    path = writer.finish().path
+    for more in ((), ("--sort", "loss"), ("--columns", "trial_id,loss")):
+        answer = holdfast("list-trials", path, "--filter", "status == ERROR", *more)
+        assert answer.code == 0, answer.err
+        assert [line.split()[0] for line in answer.out.splitlines()[2:]] == ["abcde_00001"]
+
+
 def test_list_trials_writes_to_a_file(path: Path, tmp_path: Path, holdfast: Callable[..., Any]) -> None:
     out = tmp_path / "trials.csv"
     assert holdfast("list-trials", path, "--columns", "trial_id", "--output", out).code == 0

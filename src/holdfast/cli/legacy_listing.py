@@ -36,17 +36,18 @@ def run(arguments: argparse.Namespace) -> int:
     trials = arguments.kind == "list-trials"
     damaged: list[str] = []
     rows = _trial_rows(arguments.path) if trials else _experiment_rows(arguments.path, damaged)
-    columns = _columns(arguments, rows) if trials else _split(arguments.columns)
+    known = dict.fromkeys(key for row in rows for key in row)  # those that are filtered out have columns too
+    columns = _columns(arguments, rows, known) if trials else _split(arguments.columns)
     if arguments.filter:
-        rows = _filtered(rows, arguments.filter)
+        rows = _filtered(rows, known, arguments.filter)
     for column in reversed(_split(arguments.sort)):
-        _require(rows, column)
+        _require(known, column)
         rows.sort(key=lambda row, key=column: _order(row.get(key)), reverse=arguments.desc)  # type: ignore[misc]
     if arguments.limit is not None:
         rows = rows[: max(0, arguments.limit)]
     if columns:
         for column in columns:
-            _require(rows, column)
+            _require(known, column)
         rows = [{column: row.get(column) for column in columns} for row in rows]
     if arguments.output:
         out = Path(arguments.output).expanduser()
@@ -61,12 +62,11 @@ def run(arguments: argparse.Namespace) -> int:
     return 1 if damaged else 0
 
 
-def _columns(arguments: argparse.Namespace, rows: list[dict[str, Any]]) -> list[str]:
+def _columns(arguments: argparse.Namespace, rows: list[dict[str, Any]], known: dict[str, None]) -> list[str]:
     """The columns of a listing of trials: those asked for, else a few and the metrics that trials reported."""
     more = _split(arguments.result_columns)
     if arguments.columns:
         return list(dict.fromkeys([*_split(arguments.columns), *more]))
-    known = dict.fromkeys(key for row in rows for key in row)
     unstarted = any(str(row["ended"]).startswith(UNSTARTED) for row in rows)
     columns = (*_TRIAL_COLUMNS[:2], "ended", *_TRIAL_COLUMNS[2:]) if unstarted else _TRIAL_COLUMNS
     usual = [key for key in columns if key in known] + [key for key in known if key.startswith("config/")]
@@ -109,13 +109,12 @@ def _split(text: str | None) -> list[str]:
     return [part.strip() for part in text.split(",") if part.strip()] if text else []
 
 
-def _require(rows: list[dict[str, Any]], column: str) -> None:
-    known = dict.fromkeys(key for row in rows for key in row)
-    if rows and column not in known:
+def _require(known: dict[str, None], column: str) -> None:
+    if known and column not in known:
         raise InvalidInputError(f"There is no column {column!r}. The columns are: {', '.join(known)}.")
 
 
-def _filtered(rows: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
+def _filtered(rows: list[dict[str, Any]], known: dict[str, None], text: str) -> list[dict[str, Any]]:
     parts = shlex.split(text)
     if len(parts) != 3 or parts[1] not in _OPERATORS:
         raise InvalidInputError(
@@ -123,7 +122,7 @@ def _filtered(rows: list[dict[str, Any]], text: str) -> list[dict[str, Any]]:
             'for example --filter "loss < 0.5".'
         )
     column, sign, wanted = parts
-    _require(rows, column)
+    _require(known, column)
     return [row for row in rows if _matches(row.get(column), _OPERATORS[sign], wanted)]
 
 
