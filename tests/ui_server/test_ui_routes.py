@@ -401,3 +401,20 @@ def test_populations_are_shown_with_their_lineage(tmp_path: Path, serve: Serve) 
     assert server.get(f"{path}/trials/train_abcde_00001") == trial, "by its name as well"
     outcomes = [attempt["outcome"] for attempt in trial["attempt_list"]]
     assert outcomes[0] == "paused"
+
+
+def test_every_key_of_a_row_is_a_column_of_the_same_meaning(small: tuple[LiveServer, str]) -> None:
+    server, path = small
+    rows = server.get(f"{path}/trials")["rows"]
+    names = list(dict.fromkeys(name for row in rows for name in row))
+    asked = quote(",".join(quote(name, safe="") for name in names))
+    chosen = server.get(f"{path}/trials?columns={asked}")["rows"]
+    for row, again in zip(rows, chosen, strict=True):
+        assert {name: again[name] for name in row} == row
+    assert server.get(f"{path}/trials?filter={quote('ended == returned')}")["total"] == 2
+    ended = [row["ended_at"] for row in server.get(f"{path}/trials?sort=ended_at")["rows"]]
+    assert ended[:3] == sorted(ended[:3])
+    assert ended[3] is None
+    _, columns = unpacked(server.request(f"{path}/columns?names=ended_at,started_at").body)
+    assert sorted(columns["ended_at"][:3]) == ended[:3]
+    assert columns["started_at"] == [row["started_at"] for row in rows]

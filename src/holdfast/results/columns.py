@@ -4,7 +4,7 @@ A column is made when it is first asked for, from all trials; from then on only 
 So asking again costs a copy. Owns the names of columns and what they hold:
 
     trial_id, status, iteration, time_total_s, created, started, ended, attempts, failures, checkpoints, interrupted,
-    early_stopped, reason, cause, worker
+    early_stopped, reason, cause, worker; also as created_at, started_at, ended_at, as rows name these moments
     metric/<name>   the last value that counts
     best/<name>     the best surviving value by the experiment's mode ("min" if it has none)
     min/<name>, max/<name>   the smallest and the largest one
@@ -41,6 +41,9 @@ from holdfast.views.results import flatten_result
 
 MAX_TEXT = 1000
 """Longer texts are cut: a table shows less, and whoever asks for the trial gets all of it."""
+
+OTHER_NAMES = {"created_at": "created", "started_at": "started", "ended_at": "ended"}
+"""What rows call the same."""
 
 MAX_EXACT = 1 << 53
 _ABSENT = object()
@@ -212,6 +215,8 @@ class Columns:
         Raises:
             InvalidInputError: There is no such column.
         """
+        if name in OTHER_NAMES:
+            return self.column(OTHER_NAMES[name])._replace(name=name)
         found = self._made.get(name)
         if found is None:
             found = self._made[name] = self._make(name)

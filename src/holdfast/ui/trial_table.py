@@ -1,5 +1,7 @@
 """The trial table: the rows that were asked for, sorted and filtered.
 
+Owns the names: each key of a row can be asked for as a column, sorted by and filtered by, and means the same there.
+
 Sorting and filtering use whole columns, and only the rows that are shown are built, so that a page of a hundred rows
 costs little also among a hundred thousand trials.
 """
@@ -12,6 +14,7 @@ from typing import Any, TypeAlias
 
 from holdfast.cli.export import trial_row
 from holdfast.core.state import Trial
+from holdfast.display.tracker import ended_reason
 from holdfast.errors import InvalidInputError
 from holdfast.results.history import History
 from holdfast.results.packing import MISSING
@@ -29,6 +32,11 @@ _ALIASES = {"training_iteration": "iteration"}
 _FACTS: dict[str, Callable[[History, Trial], Any]] = {
     "name": lambda history, trial: history.name(trial),
     "number": lambda history, trial: trial.n,
+    "started_at": lambda history, trial: trial.started_at or None,
+    "ended_at": lambda history, trial: trial.ended_at or None,
+    "ended": lambda history, trial: ended_reason(trial) or None,
+    "tags": lambda history, trial: ",".join(trial.tags) or None,
+    "notes": lambda history, trial: "\n".join(note.text for note in trial.notes) or None,
     "error_type": lambda history, trial: trial.error.type if trial.error is not None else None,
     "error_message": lambda history, trial: trial.error.message if trial.error is not None else None,
 }
@@ -42,12 +50,21 @@ def reader_of(source: Source, name: str) -> Reader | None:
         return lambda n: fact(history, trials[n])
     known = source.resolve(_ALIASES.get(name, name))
     if known is None:
-        return None
+        return _result_reader(history, name)
     column = source.follower.columns.column(known)
     data, values = column.data, column.values
     if values is not None:
         return lambda n: None if data[n] == MISSING else values[data[n]]
     return lambda n: None if math.isnan(data[n]) else data[n]
+
+
+def _result_reader(history: History, name: str) -> Reader | None:
+    """How to read what holdfast adds to each result, such as the host; None if there is no such key."""
+    trials = history.state.trials
+    some = next((trial for trial in trials if trial.metrics is not None), None)
+    if some is None or name not in history.last(some):
+        return None
+    return lambda n: None if trials[n].metrics is None else history.last(trials[n]).get(name)
 
 
 def table(source: Source, query: Query) -> dict[str, Any]:
@@ -91,7 +108,7 @@ def _chosen(trial: Trial, readers: dict[str, Reader]) -> dict[str, Any]:
 def _required(source: Source, name: str) -> Reader:
     reader = reader_of(source, name)
     if reader is None:
-        some = [*source.follower.columns.names, *_FACTS]
+        some = list(dict.fromkeys([*source.follower.columns.names, *_FACTS]))
         known = ", ".join(each[:80] for each in some[:MAX_NAMED]) + (", .." if len(some) > MAX_NAMED else "")
         raise InvalidInputError(f"There is no column {name[:200]!r}. The columns are: {known}.")
     return reader
