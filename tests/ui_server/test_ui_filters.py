@@ -56,3 +56,8 @@ def test_names_and_texts_may_hold_anything() -> None:
     odd = "a b/c'd\""
     wanted = Filter(f'`{odd}` == \'it\\\'s\' or `{odd}` == "say \\"x\\""', lambda name: name if name == odd else None)
     assert [wanted.accepts(lambda _, value=value: value) for value in ("it's", 'say "x"', "no")] == [True, True, False]
+
+
+def test_digits_of_other_scripts_are_no_numbers() -> None:
+    assert not Filter("x == ٣", lambda name: name).accepts({"x": 3.0}.get)
+    assert Filter("x == ٣", lambda name: name).accepts({"x": "٣"}.get)

@@ -26,6 +26,7 @@ from holdfast.space.exact import children, shown
 from holdfast.space.value_names import named
 
 MAX_NAMED = 5
+MAX_DIGITS = 18
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -110,7 +111,7 @@ def find_trial(history: History, text: str) -> Trial:
     for trial in state.trials:
         if wanted in (history.name(trial), trial.dirname):
             return trial
-    if text.isdecimal() and int(text) < len(state.trials):
+    if text.isascii() and text.isdecimal() and len(text) <= MAX_DIGITS and int(text) < len(state.trials):
         return state.trials[int(text)]
     found = [trial for trial in state.trials if _begins(history, trial, wanted)]
     if len(found) == 1:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable, Mapping
 from urllib.parse import unquote
 
 from holdfast.errors import InvalidInputError
 
 MAX_NAMES = 200
+_WHOLE_NUMBER = re.compile(r"-?[0-9]+")  # int() would also take 1_0, and digits of other scripts
 TOKEN = "token"
 """May stand in every address."""
 
@@ -42,10 +44,9 @@ class Query:
         value = self.text(name, limit=40)
         if value is None:
             return default
-        try:
-            number = int(value)
-        except ValueError:
-            raise InvalidInputError(f"{name}={value!r} is not a whole number.") from None
+        if not _WHOLE_NUMBER.fullmatch(value):
+            raise InvalidInputError(f"{name}={value!r} is not a whole number.")
+        number = int(value)
         if not low <= number <= high:
             raise InvalidInputError(f"{name}={number} is not between {low} and {high:,}.")
         return number
