@@ -61,3 +61,28 @@ def test_names_and_texts_may_hold_anything() -> None:
 def test_digits_of_other_scripts_are_no_numbers() -> None:
     assert not Filter("x == ٣", lambda name: name).accepts({"x": 3.0}.get)
     assert Filter("x == ٣", lambda name: name).accepts({"x": "٣"}.get)
+
+
+@pytest.mark.parametrize(
+    ("text", "trials"),
+    [
+        ("status == done", ["a_0"]),
+        ("status == Error", ["a_1"]),
+        ("status != failed", ["a_0", "a_2"]),
+        ('`status` == "running"', ["a_2"]),
+        ("status == null", []),
+    ],
+)
+def test_a_status_may_be_written_as_it_is_shown(text: str, trials: list[str]) -> None:
+    wanted = Filter(text, resolve)
+    assert [row["trial_id"] for row in CASES["rows"] if wanted.accepts(row.get)] == trials
+
+
+def test_a_status_that_does_not_exist_is_refused_with_those_that_do() -> None:
+    with pytest.raises(BadFilter) as caught:
+        Filter("loss < 1 and status == finished", resolve)
+    assert caught.value.place == 23
+    assert str(caught.value) == (
+        "No status is called 'finished' (character 24). There are: "
+        "PENDING, RUNNING, PAUSED, TERMINATED, ERROR, done, failed."
+    )

@@ -13,11 +13,17 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from holdfast.cli.printing import to_json
+from holdfast.core.state import Status
 from holdfast.errors import InvalidInputError
 
 MAX_LENGTH = 4000
 MAX_DEPTH = 40
 MAX_COMPARISONS = 200
+
+STATUS = "status"
+_SHOWN = {"done": Status.TERMINATED, "failed": Status.ERROR}
+"""What tables and counts say for a status, if that is another word."""
+_STATUSES = {status.lower(): status for status in Status.ALL} | _SHOWN
 
 Lookup: TypeAlias = Callable[[str], Any]
 """Returns a trial's value of a name; None if it has none."""
@@ -157,6 +163,8 @@ class _Parser:
         if self._comparisons > MAX_COMPARISONS:
             raise BadFilter(f"The filter has more than {MAX_COMPARISONS} comparisons.", name.at)
         wanted = _literal(literal)
+        if key == STATUS and operation in ("==", "!="):
+            wanted = _status(wanted, literal)
         return lambda lookup: compare(lookup(key), operation, wanted)
 
 
@@ -194,6 +202,18 @@ def _literal(token: _Token) -> Any:
     if _NUMBER.fullmatch(token.text):
         return float(token.text)
     return _CONSTANTS.get(token.text, token.text)
+
+
+def _status(wanted: Any, token: _Token) -> Any:
+    """The status that somebody means, in any case, also by the word that is shown for it."""
+    if wanted is None:
+        return None
+    found = _STATUSES.get(str(wanted).lower())
+    if found is None:
+        known = ", ".join([*Status.ALL, *_SHOWN])
+        place = f"character {token.at + 1}"
+        raise BadFilter(f"No status is called {token.text[:40]!r} ({place}). There are: {known}.", token.at)
+    return found
 
 
 def compare(value: Any, operation: str, wanted: Any) -> bool:
