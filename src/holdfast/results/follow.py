@@ -27,7 +27,7 @@ from concurrent.futures import Future
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from holdfast.controller.opening import Progress
 from holdfast.core import events as ev
@@ -46,10 +46,15 @@ from holdfast.results.curves import Curves
 from holdfast.results.full_pass import SLICE, FullPass, Loading
 from holdfast.results.history import History, has_local_driver, heard_of, open_history, open_mirror, open_place
 from holdfast.results.report_data import experiment_facts, objective_of, phase_of, trial_details
+from holdfast.results.store_look import StoreHangs, StoreLook
 from holdfast.results.story import ExperimentTeller, StoryLine, experiment_story, trial_story
 from holdfast.storage.address import is_remote
+from holdfast.storage.layout import Root
 from holdfast.storage.remote_root import Remote, remote_of
 from holdfast.storage.store import Store
+
+if TYPE_CHECKING:
+    from holdfast.shipping.restore_mirror import RestoredMirror
 
 PATIENCE_S = 5.0  # with a store whose experiment is driven from this machine, which knows more anyway
 MAX_LOAD_TRIES = 3
@@ -85,23 +90,40 @@ class Follower:
         path: Where the experiment is, a path or a URI.
         history: The experiment as it was opened.
         tolerant: Of a journal that is found to be damaged, continue with what is left, and ``history.damage``.
+        patience_s: How long ``advance`` waits for a store: then it tells nothing new, and ``unreachable`` why. None
+            waits until the store answers or fails.
     """
 
-    def __init__(self, path: str | os.PathLike[str], history: History, *, tolerant: bool = False) -> None:
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        history: History,
+        *,
+        tolerant: bool = False,
+        patience_s: float | None = None,
+    ) -> None:
         self._path = os.fspath(path)
+        self._patience_s = patience_s
         self._tolerant = tolerant
         self._remote: Remote | None = None
         self._begin(history)
 
     @classmethod
     def open(
-        cls, path: str | os.PathLike[str], *, tolerant: bool = False, progress: Progress | None = None
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        tolerant: bool = False,
+        patience_s: float | None = None,
+        progress: Progress | None = None,
     ) -> Follower:
         """Open the experiment at ``path`` to follow it; raises as ``open_history`` does."""
-        return cls(path, open_nearest(path, tolerant=tolerant, progress=progress), tolerant=tolerant)
+        history = open_nearest(path, tolerant=tolerant, progress=progress)
+        return cls(path, history, tolerant=tolerant, patience_s=patience_s)
 
     def _begin(self, history: History) -> None:
         self.history = history
+        self._look_at_store: StoreLook[tuple[Root | None, RestoredMirror | None]] = StoreLook(self._patience_s)
         self._tracker = ProgressTracker()
         self._teller = ExperimentTeller(history)
         self._half_taken = self._is_cut = False
@@ -176,23 +198,38 @@ class Follower:
         if owner is not None and owner.alive and _writes_into(history.root, owner):
             history.unasked = ""  # the mirror knows more than its store
             return owner
+        known = history.restored
         try:
-            from holdfast.shipping.extend_view import extend_view
-
-            restored = extend_view(self._store(), history.restored)
-            if restored is not None:
-                history.restored, history.unasked = restored, ""
-                return heard_of(holder(history.root), restored)
-            root, restored = open_place(self._path, history.info.filesystem)
+            root, restored = self._look_at_store.ask(lambda: self._ask_store(known))
+        except StoreHangs:
+            return history.owner
         except StoreUnreachableError as error:
             history.unasked = str(error)
-            return owner
+            return heard_of(owner, history.restored)
+        if root is None:
+            history.restored, history.unasked = restored, ""
+            return heard_of(holder(history.root), restored)
         if uid_of(root.path) != history.spec.uid:
             raise FencedError(f"{history.shown} is another experiment than the one that was followed.")
         history.restored, history.unasked = restored, ""
         if root.path != history.root:
             history.moved(root.path)
         return heard_of(holder(root.path), restored)
+
+    def _ask_store(self, known: RestoredMirror) -> tuple[Root | None, RestoredMirror | None]:
+        """What the store has by now, fetched; and the root it is in, if that may be another one."""
+        from holdfast.shipping.extend_view import extend_view
+
+        restored = extend_view(self._store(), known)
+        return open_place(self._path, self.history.info.filesystem) if restored is None else (None, restored)
+
+    @property
+    def unreachable(self) -> str:
+        """That the store does not answer, and from when what is known is, in one sentence; "" if it does."""
+        owner = self.history.owner
+        if self.history.restored is None or (owner and owner.alive and _writes_into(self.history.root, owner)):
+            return ""  # nobody asks it
+        return self._look_at_store.trouble(self.history.shown)
 
     def _store(self) -> Store:
         """The store of the experiment; the connection stays."""

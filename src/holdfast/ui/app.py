@@ -250,6 +250,7 @@ def _loading(place: ExperimentPlace, loading: OpeningProgress) -> dict[str, Any]
         "record": 0,
         "counts": {},
         "damage": None,
+        "unreachable": None,
         "live": False,
         "read_only": True,
     }

@@ -60,6 +60,7 @@ def overview(source: Source, identity: str, trouble: str = "", trouble_state: st
         "resume_command": facts["resume"],
         "repair_command": facts["repair"],
         "damage": damage if trouble_state else trouble or damage,
+        "unreachable": source.unreachable or None,
         "backlog": {**facts["backlog"], "text": _backlog_text(facts)},
         "metrics": columns.metrics,
         "params": columns.params,

@@ -31,6 +31,10 @@ FULL_PASS = ("best/", "min/", "max/")
 """How columns begin that need all reports."""
 
 
+STORE_PATIENCE_S = 2.0
+"""How long a question waits for news from a store; then it is answered from what is known."""
+
+
 class SourceChange(NamedTuple):
     """What is new: numbers of trials, and sentences for people. ``whole`` says that anything may have changed."""
 
@@ -58,7 +62,7 @@ class Source:
     @classmethod
     def open(cls, path: str, progress: Progress | None = None) -> Source:
         """Open the experiment at ``path``; raises as `open_history` does. ``progress`` is told how far it was read."""
-        return cls(path, Follower.open(path, tolerant=True, progress=progress))
+        return cls(path, Follower.open(path, tolerant=True, patience_s=STORE_PATIENCE_S, progress=progress))
 
     @property
     def history(self) -> History:
@@ -103,6 +107,11 @@ class Source:
         """What is wrong with the journal, in words; "" if nothing is known to be."""
         found = self.follower.damage
         return "" if found is None else str(found)
+
+    @property
+    def unreachable(self) -> str:
+        """That the store does not answer, and from when what is known is, in one sentence; "" if it does."""
+        return self.follower.unreachable
 
     # --- facts
 

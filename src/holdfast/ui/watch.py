@@ -151,6 +151,7 @@ class FollowedExperiment:
         self._asked_at = time.monotonic()
         self._looked_at = 0.0
         self._damage = ""
+        self._is_reachable = True
         self._lock = threading.Lock()
         self._ended = False
         self._thread = threading.Thread(target=self._run, name="holdfast-follower", daemon=True)
@@ -313,9 +314,10 @@ class FollowedExperiment:
             change, trouble, state = None, str(error), unreadable_state(error)
         self._looked_at = time.monotonic()
         damage = source.damage  # it may have been found by a question
-        if change is None and (trouble, damage) != (self.trouble, self._damage):
+        is_reachable = not source.unreachable  # how long it has been so is for the page's own clock
+        if change is None and (trouble, damage, is_reachable) != (self.trouble, self._damage, self._is_reachable):
             change = SourceChange(source.record)
-        self.trouble, self._damage = trouble, damage
+        self.trouble, self._damage, self._is_reachable = trouble, damage, is_reachable
         self.trouble_state = "" if state == UNREADABLE else state
         if change is not None:
             trials = source.history.state.trials
