@@ -12,12 +12,14 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 from roots import RootWriter, many_trials, small_experiment
 from ui_clients import LiveServer
 
+from holdfast.cli.main import main
 from holdfast.errors import JournalDamagedError
 
 Serve = Callable[..., LiveServer]
@@ -70,6 +72,34 @@ def test_a_signal_ends_it_while_it_starts(tmp_path: Path) -> None:
     process.send_signal(signal.SIGTERM)
     process.communicate(timeout=60)
     assert process.returncode in (0, -signal.SIGTERM)
+
+
+def test_a_signal_while_a_request_waits_is_no_error(tmp_path: Path, serve: Serve) -> None:
+    """The driver, this process, never answers."""
+    writer = small_experiment(tmp_path / "exp")
+    server = serve(writer.path)
+    path = server.only()
+    replies: list[Any] = []
+    asking = threading.Thread(target=lambda: replies.append(server.post(f"{path}/note", {"text": "x"})))
+    asking.start()
+    server.until(lambda: list((writer.path / ".holdfast").glob("requests/*.json")), "the request")
+    assert server.stop() == (0, "")
+    asking.join(60)
+    assert [reply.status for reply in replies] == [503]
+    writer.finish()
+
+
+def test_signals_are_taken_before_anything_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def stopped(*_: object) -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    before = signal.getsignal(signal.SIGTERM), signal.getsignal(signal.SIGINT)
+    monkeypatch.setattr("holdfast.cli.ui.find_spec", stopped)
+    try:
+        assert main(["ui", str(many_trials(tmp_path / "exp", 1).path)]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, before[0])
+        signal.signal(signal.SIGINT, before[1])
 
 
 def test_a_port_of_the_users_own(tmp_path: Path, serve: Serve) -> None:

@@ -7,12 +7,24 @@ import os
 from importlib.util import find_spec
 
 from holdfast.errors import InvalidInputError, StorageError, UsageError
+from holdfast.ui.stop_signals import StoppedEarly, StopSignals
 
 NEEDED = ("starlette", "uvicorn")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Serve until a signal comes."""
+    signals = StopSignals()  # before the imports, which take most of the time of a start
+    try:
+        return _serve(arguments, signals)
+    except StoppedEarly:
+        return 0
+    except BaseException:
+        signals.restore()
+        raise
+
+
+def _serve(arguments: argparse.Namespace, signals: StopSignals) -> int:
     if any(find_spec(name) is None for name in NEEDED):
         raise UsageError(
             "The live page needs starlette and uvicorn, which are not installed: pip install 'holdfast[ui]'. "
@@ -31,6 +43,7 @@ def run(arguments: argparse.Namespace) -> int:
             port=arguments.port,
             token=token,
             browser=arguments.browser and _has_display(),
+            signals=signals,
         )
     except StorageError as error:
         raise UsageError(str(error)) from error

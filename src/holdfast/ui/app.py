@@ -47,6 +47,10 @@ LOADING_S = 0.3
 T = TypeVar("T")
 
 
+class _Leaving(Exception):
+    """The server ends while a request waits."""
+
+
 class Api:
     """The handlers of all routes.
 
@@ -155,7 +159,7 @@ class Api:
         async def handler(request: Request) -> Response:
             _query(request).only()
             place, watched = self._watched(request)
-            body = await _body(request)
+            body = await self._unless_leaving(_body(request))
             acting.check_fields(name, body)
             tags = await self._waited(watched.ask(lambda source: page_answers.tags_of(source, body.get("trial"))))
             act = acting.ACTIONS[name].act
@@ -191,10 +195,26 @@ class Api:
         return respond(body, is_zipped, status=status)
 
     async def _waited(self, answer: Future[T]) -> T:
+        return await self._unless_leaving(asyncio.wrap_future(answer), ANSWER_S)
+
+    async def _unless_leaving(self, work: Awaitable[T], timeout_s: float | None = None) -> T:
+        """Wait, but not when the server ends: whoever still waits then would be cancelled, which looks like an error.
+
+        Raises:
+            Busy: It takes too long.
+            _Leaving: The server ends.
+        """
+        wanted = asyncio.ensure_future(work)
+        leaving = asyncio.ensure_future(self.leaving.wait())
         try:
-            return await asyncio.wait_for(asyncio.wrap_future(answer), ANSWER_S)
-        except TimeoutError:
-            raise Busy from None
+            ends: set[asyncio.Future[Any]] = {wanted, leaving}
+            await asyncio.wait(ends, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+            if wanted.done():
+                return wanted.result()
+            raise _Leaving if self.leaving.is_set() else Busy
+        finally:
+            wanted.cancel()
+            leaving.cancel()
 
     def _threaded(self, work: Callable[[], T]) -> Future[T]:
         """Run something in a thread of its own. Not an executor: those are waited for when a process ends."""
@@ -223,6 +243,7 @@ def make_app(api: Api, static: StaticFiles) -> ASGIApp:
     handlers: dict[Any, Any] = {
         HTTPException: _http_error,
         Busy: _busy,
+        _Leaving: _ending,
         TuneError: _refused,
         OSError: _refused,
         Exception: _bug,
@@ -283,6 +304,10 @@ async def _http_error(request: Request, error: HTTPException) -> Response:
 
 async def _busy(request: Request, error: Exception) -> Response:
     return error_response(503, "The server has too much to do; try again in a moment.")
+
+
+async def _ending(request: Request, error: Exception) -> Response:
+    return error_response(503, "The server is shutting down. What was asked of the driver may still be done.")
 
 
 async def _refused(request: Request, error: Exception) -> Response:

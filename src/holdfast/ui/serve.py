@@ -7,11 +7,9 @@ is printed when a browser can be answered. Imports starlette and uvicorn. Must n
 from __future__ import annotations
 
 import gc
-import signal
 import socket
 import threading
 import webbrowser
-from types import FrameType
 from typing import NamedTuple
 
 import uvicorn
@@ -26,6 +24,7 @@ from holdfast.ui.catalogue import Catalogue
 from holdfast.ui.pages import StaticFiles
 from holdfast.ui.security import Guard
 from holdfast.ui.source import Source
+from holdfast.ui.stop_signals import StopSignals
 
 GRACE_S = 1.0
 """How long the port stays closed while a journal of more than CHECKED_BYTES is opened. What takes longer is shown on
@@ -37,26 +36,19 @@ BACKLOG = 128
 MAX_CONNECTIONS = 256
 
 
-class _Stopped(BaseException):
-    """A signal came before the server was up."""
-
-
-def serve(path: str, *, host: str, port: int, token: str, browser: bool) -> int:
+def serve(path: str, *, host: str, port: int, token: str, browser: bool, signals: StopSignals) -> int:
     """Serve the experiments at or below ``path`` until a signal comes; returns the exit code.
 
     Raises:
         TuneError: It cannot be done; the port was never open.
+        StoppedEarly: A signal came before the port was open.
     """
-    signals = _Signals()
-    try:
-        static = StaticFiles()
-        assert static.paths
-        listening = _bind(host, port)
-        catalogue = Catalogue(path)
-        _check_single(catalogue)
-        signals.interrupts = False
-    except _Stopped:
-        return 0
+    static = StaticFiles()
+    assert static.paths
+    listening = _bind(host, port)
+    catalogue = Catalogue(path)
+    _check_single(catalogue)
+    signals.interrupts = False
     address = _Address(host, listening.getsockname()[1], token)
     api = Api(catalogue)
     server = _Server(_configured(make_app(api, static), address), api, signals)
@@ -68,26 +60,6 @@ def serve(path: str, *, host: str, port: int, token: str, browser: bool) -> int:
     # A process that ends looks for cycles among everything that was read, which takes longer than the reading.
     gc.freeze()
     return 0
-
-
-class _Signals:
-    """SIGINT and SIGTERM until the server takes them: none is lost in between.
-
-    Attributes:
-        interrupts: Whether one ends what is being done; otherwise it is only remembered.
-        came: Whether there was one.
-    """
-
-    def __init__(self) -> None:
-        self.interrupts = True
-        self.came = False
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, self._take)
-
-    def _take(self, number: int, frame: FrameType | None) -> None:
-        self.came = True
-        if self.interrupts:
-            raise _Stopped
 
 
 class _Address(NamedTuple):
@@ -147,7 +119,7 @@ def _bind(host: str, port: int) -> socket.socket:
 class _Server(uvicorn.Server):
     """Ends event streams when a signal comes, instead of waiting for their browsers."""
 
-    def __init__(self, config: uvicorn.Config, api: Api, signals: _Signals) -> None:
+    def __init__(self, config: uvicorn.Config, api: Api, signals: StopSignals) -> None:
         super().__init__(config)
         self._api = api
         self._signals = signals
