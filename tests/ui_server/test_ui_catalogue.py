@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from roots import many_trials, small_experiment
@@ -65,3 +66,25 @@ def test_the_list_has_the_new_path_of_a_moved_experiment_that_nobody_opened(tmp_
     assert catalogue.listing(summary)[0]["path"] == str(tmp_path / "a")
     (tmp_path / "a").rename(tmp_path / "b")
     assert catalogue.listing(summary)[0]["path"] == str(tmp_path / "b")
+
+
+def test_the_list_reads_only_what_is_new_of_a_running_experiment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    writer = small_experiment(tmp_path / "exp")
+    catalogue, read = Catalogue(str(tmp_path)), []
+    really_open = catalogues.open_history
+    monkeypatch.setattr(catalogues, "open_history", lambda *a, **k: read.append(a) or really_open(*a, **k))
+
+    def listed() -> dict[str, Any]:
+        (facts,) = catalogue.listing(lambda facts: facts)
+        return facts
+
+    before = listed()["reports"]
+    deadline = time.monotonic() + DEADLINE_S
+    for more in range(1, 4):
+        writer.report(3, {"loss": 1.0})
+        while listed()["reports"] != before + more:
+            assert time.monotonic() < deadline
+    assert len(read) == 1
+    writer.finish()

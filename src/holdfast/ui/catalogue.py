@@ -24,7 +24,7 @@ from holdfast.journal.epoch import holder
 from holdfast.journal.identity import uid_in, uid_of
 from holdfast.journal.liveness import is_same_place
 from holdfast.results.history import open_history
-from holdfast.results.report_data import experiment_facts
+from holdfast.results.report_data import Phase, experiment_facts
 from holdfast.storage.address import parse
 from holdfast.storage.layout import SPEC
 from holdfast.storage.remote_root import remote_of
@@ -164,10 +164,21 @@ class Catalogue:
                 continue
             mark = (place.path, _fingerprint(place.path))
             known = self._facts.get(place.id)
-            if known is None or known[0] != mark:
+            if known is not None and known[0] == mark:
+                continue
+            # What runs will change again: from now on only what is new is read.
+            is_running = known is not None and known[1]["state"] == Phase.RUNNING
+            watched = self.watch(place) if is_running and self._has_room() else None
+            if watched is not None and watched.failure is None:
+                self._ask(place, watched)
+            else:
                 self._facts[place.id] = (mark, _facts_of(place.path))
         for gone in self._facts.keys() - self._places.keys():
             del self._facts[gone]
+
+    def _has_room(self) -> bool:
+        """Whether one more can be open without closing one that a page may want."""
+        return sum(not watched.is_over for watched in list(self._open.values())) < MAX_OPEN
 
     def _ask(self, place: ExperimentPlace, watched: FollowedExperiment) -> None:
         """What the thread of an open experiment knows; one that is being read is not read twice."""
