@@ -233,7 +233,7 @@ def test_one_damaged_experiment_among_others_is_shown_as_such(tmp_path: Path, se
     assert found["newer"]["state"] == "newer format"
     assert "newer" in found["newer"]["error"]
     reply = server.request(f"/api/experiments/{found['newer']['id']}")
-    assert reply.status == 400
+    assert reply.status == 409
     assert "newer" in reply.error
     assert reply.json["state"] == "newer format"
 

@@ -24,7 +24,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp
 
 from holdfast.cli.printing import complain
-from holdfast.errors import DamageError, RequestRefusedError, StorageError, TuneError, UsageError
+from holdfast.errors import DamageError, NewerFormatError, RequestRefusedError, StorageError, TuneError, UsageError
 from holdfast.ui import acting, page_answers
 from holdfast.ui.catalogue import Catalogue, ExperimentPlace
 from holdfast.ui.event_stream import EventStream, last_event
@@ -322,8 +322,9 @@ def _refusal(error: Exception, **more: Any) -> Response:
         return error_response(404, str(error))
     if isinstance(error, RequestRefusedError):
         return error_response(409, str(error))
-    status = 400 if isinstance(error, UsageError) else 409 if isinstance(error, DamageError | StorageError) else 500
-    return error_response(status, str(error), **more)
+    if isinstance(error, DamageError | StorageError | NewerFormatError):  # no parameter is wrong
+        return error_response(409, str(error), **more)
+    return error_response(400 if isinstance(error, UsageError) else 500, str(error), **more)
 
 
 async def _bug(request: Request, error: Exception) -> Response:
