@@ -16,6 +16,11 @@ import store_trials
 from test_ui_process import refused
 from ui_clients import LiveServer
 
+from holdfast.errors import StoreUnreachableError
+from holdfast.results import follow
+from holdfast.storage import remote_root
+from holdfast.ui import catalogue
+
 Serve = Callable[..., LiveServer]
 
 pytestmark = pytest.mark.slow
@@ -83,3 +88,25 @@ def test_an_empty_prefix_is_refused(bucket: str) -> None:
     code, err = refused(f"{bucket}/nothing")
     assert code == 2
     assert "There is no experiment" in err
+
+
+def test_a_server_at_which_nobody_listens_is_given_up_after_the_first_look(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ordinary requests, which go on for 45 s, are not begun."""
+    pytest.importorskip("obstore", reason="obstore is not installed: pip install 'holdfast[cloud]'")
+    for name, value in {
+        "AWS_ENDPOINT_URL": "http://127.0.0.1:9",
+        "AWS_ACCESS_KEY_ID": "a",
+        "AWS_SECRET_ACCESS_KEY": "b",
+    }.items():
+        monkeypatch.setenv(name, value)
+    monkeypatch.setattr(remote_root, "FIRST_LOOK_S", 0.3)
+    for module, name in ((catalogue, "can_open"), (follow, "open_history")):
+        monkeypatch.setattr(module, name, _refuse)
+    with pytest.raises(StoreUnreachableError, match="Connection refused"):
+        catalogue.Catalogue("s3://bucket/runs")
+    with pytest.raises(StoreUnreachableError, match="Connection refused"):
+        follow.open_nearest("s3://bucket/runs/exp")
+
+
+def _refuse(*_: object, **__: object) -> None:
+    raise AssertionError("an ordinary request was begun")

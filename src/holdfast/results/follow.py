@@ -427,6 +427,9 @@ def open_nearest(path: str | os.PathLike[str], *, tolerant: bool = False, progre
 
 def _ask(path: str | os.PathLike[str], asked: Future[History], tolerant: bool, progress: Progress | None) -> None:
     try:
+        remote = remote_of(path)
+        if remote is not None:
+            remote.check_server()
         asked.set_result(open_history(path, tolerant=tolerant, progress=progress))
     except BaseException as error:
         asked.set_exception(error)

@@ -11,11 +11,14 @@ from functools import cached_property
 from typing import Any
 
 from holdfast.config.secrets import refuse_missing_slashes, refuse_secrets
-from holdfast.errors import InvalidInputError
+from holdfast.errors import InvalidInputError, StorageError, StoreUnreachableError
 from holdfast.storage.address import Address, is_remote, parse, unwrapped, within
 from holdfast.storage.layout import OBJECTS, PRIVATE, REMOVING, SPEC, Root
+from holdfast.storage.options import StoreOptions
 from holdfast.storage.probe import probe
 from holdfast.storage.store import Sending, Store, create_once
+
+FIRST_LOOK_S = 5.0
 
 
 class Remote:
@@ -31,6 +34,30 @@ class Remote:
         from holdfast.storage.agent_client import connect
 
         return connect(self.address, filesystem=self.filesystem)
+
+    def check_server(self) -> None:
+        """Find out within seconds that nobody listens at the server's address, for somebody who only wants to look.
+
+        Ordinary requests are repeated for three quarters of a minute, because a driver can wait for a server that is
+        restarted. Whatever else may be wrong is left to them.
+
+        Raises:
+            StoreUnreachableError: The connection was refused, again and again.
+        """
+        from holdfast.storage.agent_client import connect
+
+        if self.filesystem is not None or self.address.is_local:
+            return
+        first = connect(self.address, options=StoreOptions(timeout_s=FIRST_LOOK_S))
+        try:
+            first.stat(SPEC)
+        except StoreUnreachableError as error:
+            if "Connection refused" in str(error):
+                raise
+        except StorageError:
+            pass
+        finally:
+            first.close()
 
     @property
     def url(self) -> str:

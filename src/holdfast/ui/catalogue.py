@@ -65,6 +65,9 @@ class Catalogue:
 
     def __init__(self, root: str) -> None:
         self.root = root
+        remote = remote_of(root)
+        if remote is not None:
+            remote.check_server()
         self.is_single = can_open(root)
         self._lock = threading.Lock()
         self._scan_lock = threading.Lock()
