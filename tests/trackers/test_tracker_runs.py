@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
 import zipfile
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,8 @@ import holdfast as tune
 from holdfast import integration
 from holdfast.cli.export_to import log
 from holdfast.cli.main import main as holdfast
+from holdfast.errors import StorageError
+from holdfast.integration.mlflow import MLflowTracker
 from holdfast.integration.trackers.callback import TrackerCallback
 from holdfast.results.history import History, open_history
 
@@ -144,6 +147,20 @@ def test_setup_mlflow_gives_each_trial_one_run_however_often_it_is_retried(tmp_p
 def train_plainly(config: dict[str, Any]) -> None:
     for step in range(3):
         tune.report({"loss": float(step)})
+
+
+def test_a_database_that_mlflow_was_killed_in_is_named_with_the_way_out(tmp_path):
+    """As a kill while MLflow made its tables leaves it: one is there, and MLflow refuses to make it again."""
+    need("mlflow")
+    path = tmp_path / "half.db"
+    database = sqlite3.connect(path)
+    database.execute("create table webhooks (webhook_id varchar(256) primary key)")
+    database.commit()
+    database.close()
+    with pytest.raises(StorageError, match=r"is half made .*Move the file away") as caught:
+        MLflowTracker(f"sqlite:///{path}")
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_a_server_of_mlflow_that_is_not_there_does_not_harm_training(tmp_path, caplog):

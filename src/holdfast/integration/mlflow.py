@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, ClassVar
 from urllib.parse import urlsplit
 
 from holdfast.config.secrets import hidden, refuse_secrets
-from holdfast.errors import InvalidInputError, InvalidTypeError
+from holdfast.errors import InvalidInputError, InvalidTypeError, StorageError
 from holdfast.integration.reporting import load_framework
 from holdfast.integration.trackers.callback import WAIT_S, TrackerCallback
 from holdfast.integration.trackers.current_trial import TrialHere, trial_here
@@ -38,6 +39,8 @@ __all__ = ["MLflowLoggerCallback", "setup_mlflow"]
 RUN_TAG = "holdfast.run"
 ROWS_TAG = "holdfast.rows"
 EXPERIMENT_TAG = "holdfast.experiment"
+
+_HALF_MADE = re.compile(r"table \S+ already exists")
 
 MAX_METRICS = 1000  # in one request
 MAX_PARAMS = 100
@@ -187,7 +190,8 @@ class MLflowTracker:
             os.environ["MLFLOW_TRACKING_TOKEN"] = tracking_token
         self._entities = load_framework("mlflow.entities", "mlflow", "mlflow")
         client = load_framework("mlflow.tracking", "mlflow", "mlflow").MlflowClient
-        self._client: Any = client(tracking_uri=tracking_uri, registry_uri=registry_uri)
+        with _explained(tracking_uri or os.environ.get("MLFLOW_TRACKING_URI", "")):
+            self._client: Any = client(tracking_uri=tracking_uri, registry_uri=registry_uri)
         self._experiment_name = experiment_name or os.environ.get("MLFLOW_EXPERIMENT_NAME")
         self._tags = dict(tags or {})
         self._save_artifact = save_artifact
@@ -290,6 +294,21 @@ class MLflowTracker:
             token = page.token
             if not token:
                 return found
+
+
+@contextmanager
+def _explained(uri: str) -> Iterator[None]:
+    """Say what to do about a database that MLflow cannot open ever again: it was killed while it made the tables."""
+    try:
+        yield
+    except Exception as error:
+        found = _HALF_MADE.search(str(error))
+        if found is None or urlsplit(uri).scheme.partition("+")[0] != "sqlite":
+            raise
+        raise StorageError(
+            f"{hidden(uri)} is half made ({found[0]}): a process was killed while MLflow made its tables. Move the "
+            "file away, and MLflow makes a new one"
+        ) from error
 
 
 def _name(key: str) -> str:
