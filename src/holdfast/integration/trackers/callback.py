@@ -90,10 +90,10 @@ class TrackerCallback(JournalFollower):
         assert self._info is not None
         progress = process.progress
         what = "not everything was logged"
-        if progress.looked and progress.rows:
+        if progress.rows:
             what = f"{plural(progress.rows, 'row')} of {plural(progress.runs, 'trial')} not logged"
-        why = f" ({progress.trouble[:300]})" if progress.trouble else ""
-        return f"{self.label}: {what}{why}; the journal has everything. To log it: {self.export_command(self._info)}"
+        why = progress.trouble[:300] or "the tracker has not answered"
+        return f"{self.label}: {what} ({why}); the journal has everything. To log it: {self.export_command(self._info)}"
 
     def abandon(self) -> None:
         process, self._process = self._process, None

@@ -63,6 +63,7 @@ class Exporter:
         found: Rows that were there.
         trouble: Why something could not be logged in the last round; "" if everything was.
         on_batch: Called whenever some rows were logged.
+        on_failure: Called whenever a run could not be logged: the others may take long to fail.
     """
 
     def __init__(self, tracker: Tracker, projection: Projection) -> None:
@@ -72,6 +73,7 @@ class Exporter:
         self.logged = self.found = 0
         self.trouble = ""
         self.on_batch: Callable[[], None] = lambda: None
+        self.on_failure: Callable[[], None] = lambda: None
 
     def advance(self, *, closing: bool = False) -> bool:
         """Take in what is new in the journal and log it.
@@ -95,9 +97,10 @@ class Exporter:
             except Exception as error:  # whatever a library does, the next run is tried, and this one again
                 projection.dirty.add(n)
                 self._open.pop(n, None)
-                self.trouble = self.trouble or f"{type(error).__name__}: {error}"
+                self.trouble = self.trouble or in_words(error)
                 logger.debug("a run could not be logged", exc_info=True)
                 failures += 1
+                self.on_failure()
                 if failures >= MAX_FAILURES:
                     projection.dirty.update(waiting[at:])
                     break
@@ -122,7 +125,7 @@ class Exporter:
         try:
             self._tracker.finish()
         except Exception as error:
-            self.trouble = f"{type(error).__name__}: {error}"
+            self.trouble = in_words(error)
 
     # --- one run
 
@@ -221,6 +224,12 @@ class Exporter:
         if latest is None:
             return None
         return checkpoint_at(info, trial_dirname(info, trial), latest.index, latest.digest)
+
+
+def in_words(error: BaseException) -> str:
+    """A failure of a library in one line: what follows is advice for programmers, or the statement that failed."""
+    first = next((line.strip() for line in str(error).splitlines() if line.strip()), "")
+    return f"{type(error).__name__}: {first}"
 
 
 def _status(trial: Trial) -> str:

@@ -23,10 +23,10 @@ from typing import IO, Any
 
 import cloudpickle
 
-from holdfast.controller.spec import read_spec
+from holdfast.controller.spec import Spec, read_spec
 from holdfast.core.backoff import Backoff
 from holdfast.errors import FencedError, OwnershipError
-from holdfast.integration.trackers.exporter import Behind, Exporter, sole_exporter
+from holdfast.integration.trackers.exporter import Behind, Exporter, in_words, sole_exporter
 from holdfast.integration.trackers.projection import Projection
 from holdfast.integration.trackers.runs import TrackerTarget
 from holdfast.storage.layout import Root
@@ -54,6 +54,9 @@ NICENESS = 5
 
 STALL_S = 600.0
 """The process speaks at least once a minute, unless its library hangs: then it is ended and started again."""
+
+SILENT_S = 1.5
+"""If the exporter says nothing for so long when the driver ends, what is missing is counted beside it."""
 
 LOCK_S = 30.0
 ENDING_S = 2.0
@@ -258,6 +261,8 @@ class _Driver:
         os.set_inheritable(fd, False)  # a library's own process must not keep it open
         self._messages = os.fdopen(fd, "w", encoding="utf-8")
         self._parent = os.getppid()
+        self._lock = threading.Lock()
+        self.spoke_at = time.monotonic()
 
     def job(self) -> TrackerJob:
         size = int(self._stdin.readline())
@@ -266,7 +271,9 @@ class _Driver:
         return job
 
     def say(self, **message: Any) -> None:
-        print(json.dumps(message), file=self._messages, flush=True)
+        with self._lock:
+            print(json.dumps(message), file=self._messages, flush=True)
+            self.spoke_at = time.monotonic()
 
     def _listen(self) -> None:
         while os.getppid() == self._parent:  # a fork of the driver may keep the other end open after its death
@@ -290,7 +297,7 @@ def main() -> None:
         driver.say(done=True)
     except Exception as error:
         logger.exception("the tracker's process ends")
-        driver.say(trouble=f"{type(error).__name__}: {error}")
+        driver.say(trouble=in_words(error))
         os._exit(1)
     sys.stdout.flush()
     sys.stderr.flush()
@@ -299,12 +306,15 @@ def main() -> None:
 
 def _work(job: TrackerJob, driver: _Driver) -> None:
     spec = read_spec(Root(job.info.root))
+    last = _LastCount(driver, job.info, spec)
     with _wait_for_lock(spec.uid, job.target):
         tracker = job.target.make()
         while True:
             try:
-                exporter = Exporter(tracker, Projection(job.info, spec))
+                last.logged = projection = Projection(job.info, spec)
+                exporter = Exporter(tracker, projection)
                 exporter.on_batch = _Speaker(exporter, driver)
+                exporter.on_failure = lambda exporter=exporter: driver.say(trouble=exporter.trouble)  # type: ignore[misc]
                 _follow(exporter, driver)
                 return
             except FencedError:
@@ -325,6 +335,30 @@ def _wait_for_lock(uid: str, target: TrackerTarget) -> Any:
                     raise
                 time.sleep(0.1)
         yield
+
+
+class _LastCount:
+    """Counts what is missing when the driver ends, while a library is still busy with a tracker that does not answer.
+
+    Attributes:
+        logged: What the exporter works with.
+    """
+
+    def __init__(self, driver: _Driver, info: ExperimentInfo, spec: Spec) -> None:
+        self.logged: Projection | None = None
+        self._driver, self._info, self._spec = driver, info, spec
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def _run(self) -> None:
+        self._driver.finish.wait()
+        while time.monotonic() - self._driver.spoke_at < SILENT_S:
+            time.sleep(SILENT_S / 10)
+        with contextlib.suppress(FencedError):  # else the driver says that it does not know the number
+            found = Projection(self._info, self._spec)
+            found.advance()
+            known = {} if self.logged is None else dict(self.logged.runs)
+            pending = [found.pending(n) - (known[n].shown if n in known else 0) for n in found.runs]
+            self._driver.say(runs=sum(count > 0 for count in pending), rows=sum(pending))
 
 
 class _Speaker:
