@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 
 from holdfast.engines.cluster import node_messages as say
-from holdfast.engines.cluster.carrier import Carrier, TransferCut, Warehouse, receive_tree, tree_of
+from holdfast.engines.cluster.carrier import Carrier, UnreadableFileError, Warehouse
 from holdfast.engines.cluster.handshake import frame
+from holdfast.engines.cluster.tree_stream import TransferCut, receive_tree, tree_of
 from holdfast.errors import StorageError, StorageFullError
 
 
@@ -92,6 +93,109 @@ def test_only_changed_files_are_brought_and_no_stages(tmp_path: Path) -> None:
         carrier.bring_changed("t", known, str(here), ("stdout",))
     assert (here / "deep" / "b.txt").read_text() == "changed"
     assert not (here / "a.txt").exists()  # it was brought before, and has not changed
+
+
+@pytest.mark.parametrize("when", ["listed", "opened"])
+def test_a_file_that_vanishes_costs_no_other(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, when: str) -> None:
+    """As the temporary file of a process that replaces its state again and again."""
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "t").mkdir(parents=True)
+    for name in ("a.bin", "state.tmp", "z.bin"):
+        (there / "t" / name).write_text(name)
+    look, open_file = os.lstat, os.open
+
+    def vanish(path: str) -> None:
+        if str(path).startswith(str(there)) and path.endswith("state.tmp"):
+            os.rename(path, path[:-4])
+
+    def lstat(path: str) -> os.stat_result:
+        if when == "listed":
+            vanish(path)
+        return look(path)
+
+    def opened(path: str, *arguments: int, **named: int) -> int:
+        vanish(path)
+        return open_file(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "lstat", lstat)
+    monkeypatch.setattr(os, "open", opened)
+    with connected(there) as carrier:
+        known: dict[str, tuple[int, int]] = {}
+        carrier.bring_changed("t", known, str(here))
+        assert known.keys() >= {"a.bin", "z.bin"}
+        assert facts_of(here).keys() >= {"a.bin", "z.bin"}
+        carrier.bring_changed("t", known, str(here))
+    assert facts_of(here).keys() == {"a.bin", "z.bin", "state"}
+
+
+def test_a_file_that_cannot_be_read_there_or_written_here_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "t" / "in").mkdir(parents=True)
+    for name in ("a.bin", "in/x", "secret", "z.bin"):
+        (there / "t" / name).write_text(name)
+    here.mkdir()
+    (here / "in").write_text("no directory")
+    open_file = os.open
+
+    def opened(path: str, *arguments: int, **named: int) -> int:
+        if str(path).endswith("t/secret"):
+            raise PermissionError(13, "Permission denied")
+        return open_file(path, *arguments, **named)
+
+    monkeypatch.setattr(os, "open", opened)
+    with connected(there) as carrier:
+        with pytest.raises(StorageError, match=r"in/x|secret"):
+            carrier.bring_changed("t", {}, str(here))
+        (here / "in").unlink()
+        with pytest.raises(UnreadableFileError, match="reading secret on b: Permission denied"):
+            carrier.bring_changed("t", {}, str(here))
+    assert facts_of(here).keys() == {"a.bin", "in", "in/x", "z.bin"}
+
+
+def test_what_could_be_brought_before_the_disk_was_full_is_not_brought_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, here = tmp_path / "there", tmp_path / "here"
+    (there / "t").mkdir(parents=True)
+    for name, size in {"a.bin": 1, "model.bin": 5000, "z.bin": 1}.items():
+        (there / "t" / name).write_bytes(b"x" * size)
+    known: dict[str, tuple[int, int]] = {}
+    write = os.pwrite
+
+    def full(fd: int, data: memoryview, offset: int) -> int:
+        if len(data) > 1000:
+            raise OSError(28, "No space left on device")
+        return write(fd, data, offset)
+
+    with connected(there) as carrier:
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "pwrite", full)
+            with pytest.raises(StorageFullError, match="No space left on device"):
+                carrier.bring_changed("t", known, str(here))
+        assert known.keys() == facts_of(here).keys() == {"a.bin", "z.bin"}
+        carrier.bring_changed("t", known, str(here))
+    assert (here / "model.bin").stat().st_size == 5000
+
+
+def test_a_checkpoint_that_vanishes_while_it_is_pushed_is_not_pushed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there, source = tmp_path / "there", tmp_path / "source"
+    there.mkdir()
+    source.mkdir()
+    for name in "ab":
+        (source / name).write_text(name)
+    tree = tree_of(str(source))
+    (source / "b").unlink()
+    with connected(there) as carrier:
+        with pytest.raises(StorageError, match=f"reading {source}: No such file"):
+            carrier.push(str(source), tree, "root/t/checkpoint_000001", whole=True)
+        assert not (there / "root" / "t" / "checkpoint_000001").exists()
+        (source / "b").write_text("b")
+        carrier.push(str(source), tree, "root/t/checkpoint_000001", whole=True)
+    assert facts_of(there / "root" / "t" / "checkpoint_000001").keys() == {"a", "b"}
 
 
 @pytest.mark.parametrize("path", ["../outside", "/etc", "a/../../b"])

@@ -1,10 +1,9 @@
-"""Directories over a connection, in pieces, with a checksum for each file.
+"""Directories over a connection: requests about a node's scratch directory, and the answers.
 
-Both ends block, in threads of their own, so that streaming competes with nobody. What arrives is written beside its
-target and appears there whole: a transfer that was cut leaves nothing that could be taken for a directory. Names,
-modes, times and holes stay.
+Both ends block, in threads of their own, so that streaming competes with nobody. What travels is written by
+``tree_stream``.
 
-Owns: the stream's format and both ends of it. Must never: write outside the directory that it was given.
+Owns: both ends of such a connection. Must never: touch anything outside the directory that it was given.
 """
 
 from __future__ import annotations
@@ -14,209 +13,34 @@ import errno
 import os
 import shutil
 import socket
-import stat
-import struct
 import time
 import uuid
-from collections.abc import Callable, Iterator
 from typing import NoReturn
 
 import msgspec
-import xxhash
 
 from holdfast.checkpoints import names
 from holdfast.checkpoints.stage_sending import CannotSend, SentStage, StageRef, damaged
 from holdfast.engines.cluster import node_messages as say
-from holdfast.engines.cluster.handshake import frame, receive_exactly, receive_frame
+from holdfast.engines.cluster.handshake import frame, receive_frame
 from holdfast.engines.cluster.node_store import NodeStore
+from holdfast.engines.cluster.tree_stream import (
+    TransferCut,
+    Unreadable,
+    receive_files,
+    receive_tree,
+    send_content,
+    send_tree,
+    tree_of,
+)
 from holdfast.errors import CheckpointDamagedError, StorageError, StorageFullError
 from holdfast.space.naming import is_inside
 
-PIECE_BYTES = 1 << 20
-"""How much of a file is read, sent and hashed at once."""
-
-_PIECE = struct.Struct("<QI")
-_DIGEST_BYTES = 16
-_MODES = 0o777
+_FULL = (errno.ENOSPC, errno.EDQUOT)
 
 
-class TransferCut(Exception):
-    """The connection has ended half-way."""
-
-
-# --- sending
-
-
-def tree_of(directory: str, *, wanted: Callable[[str, os.stat_result], bool] | None = None) -> say.Tree:
-    """What is in a directory; links and special files are left out."""
-    files: list[say.TreeEntry] = []
-    dirs: list[str] = []
-    for place, inside, here in os.walk(directory):
-        base = os.path.relpath(place, directory)
-        base = "" if base == "." else f"{base}/"
-        inside[:] = [name for name in inside if not os.path.islink(os.path.join(place, name))]
-        dirs.extend(f"{base}{name}" for name in inside)
-        for name in here:
-            facts = os.lstat(os.path.join(place, name))
-            if stat.S_ISREG(facts.st_mode) and (wanted is None or wanted(f"{base}{name}", facts)):
-                files.append(say.TreeEntry(f"{base}{name}", facts.st_mode & _MODES, facts.st_size, facts.st_mtime_ns))
-    return say.Tree(tuple(files), tuple(dirs))
-
-
-def send_tree(sock: socket.socket, directory: str, tree: say.Tree) -> None:
-    """Send a tree and the contents of its files."""
-    sock.sendall(frame(tree))
-    for entry in tree.files:
-        _send_file(sock, os.path.join(directory, entry.path), entry.size)
-
-
-def _send_file(sock: socket.socket, path: str, size: int) -> None:
-    hasher = xxhash.xxh3_128()
-    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        for offset, length in _data_of(fd, size):
-            data = os.pread(fd, length, offset)
-            if not data:
-                break  # it has become shorter: the checksum of what is left is right, and the receiver sees its size
-            hasher.update(data)
-            sock.sendall(_PIECE.pack(offset, len(data)) + data)
-    finally:
-        os.close(fd)
-    sock.sendall(_PIECE.pack(0, 0) + hasher.digest())
-
-
-def _send_content(sock: socket.socket, data: bytes) -> None:
-    for offset in range(0, len(data), PIECE_BYTES):
-        piece = data[offset : offset + PIECE_BYTES]
-        sock.sendall(_PIECE.pack(offset, len(piece)) + piece)
-    sock.sendall(_PIECE.pack(0, 0) + xxhash.xxh3_128_digest(data))
-
-
-def _data_of(fd: int, size: int) -> Iterator[tuple[int, int]]:
-    """Pieces of a file that have data; what lies between them is a hole."""
-    offset = 0
-    while offset < size:
-        end = size
-        if hasattr(os, "SEEK_DATA"):
-            try:
-                offset = os.lseek(fd, offset, os.SEEK_DATA)
-                end = min(size, os.lseek(fd, offset, os.SEEK_HOLE))
-            except OSError as error:
-                if error.errno == errno.ENXIO:  # a hole up to the end
-                    return
-                end = size  # a file system that does not know
-        while offset < end:
-            length = min(PIECE_BYTES, end - offset)
-            yield offset, length
-            offset += length
-
-
-# --- receiving
-
-
-def receive_tree(sock: socket.socket, tree: say.Tree, target: str, *, whole: bool) -> None:
-    """Write a tree and what follows it.
-
-    Args:
-        sock: Where it comes from.
-        tree: What was announced.
-        target: A directory. If ``whole``, it must not exist; otherwise each file replaces the one of its name.
-        whole: As in ``StoreTree``.
-
-    Raises:
-        TransferCut: The connection ended. A partial ``target`` may be there.
-        OSError: It cannot be written; everything was read, so that the connection can be used again.
-    """
-    for path in (*tree.dirs, *(entry.path for entry in tree.files)):
-        if not is_inside(path):
-            raise TransferCut(f"the path {path!r} leads out of the directory")
-    trouble: OSError | None = None
-    try:
-        os.makedirs(target, exist_ok=not whole)
-        for path in tree.dirs:
-            os.makedirs(os.path.join(target, path), exist_ok=True)
-    except OSError as error:
-        trouble = error
-    for entry in tree.files:
-        path = os.path.join(target, entry.path)
-        if trouble is None:
-            try:
-                _receive_file(sock, entry, path, replace=not whole)
-            except OSError as error:
-                trouble = error
-        else:
-            _skip_file(sock)
-    if trouble is not None:
-        raise trouble
-
-
-def _receive_file(sock: socket.socket, entry: say.TreeEntry, path: str, *, replace: bool) -> None:
-    where = f"{path}.{uuid.uuid4().hex[:8]}.part" if replace else path
-    try:
-        fd = os.open(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
-    except OSError:
-        _skip_file(sock)
-        raise
-    try:
-        try:
-            _fill(sock, fd, entry)
-            os.fchmod(fd, entry.mode)
-            os.utime(fd, ns=(entry.mtime_ns, entry.mtime_ns))
-        finally:
-            os.close(fd)
-        if replace:
-            os.replace(where, path)
-    except BaseException:
-        if replace:
-            with contextlib.suppress(OSError):
-                os.unlink(where)
-        raise
-
-
-def _fill(sock: socket.socket, fd: int, entry: say.TreeEntry) -> None:
-    hasher, trouble = xxhash.xxh3_128(), None
-    for offset, data in _pieces(sock):
-        hasher.update(data)
-        if trouble is None:
-            try:
-                _write_at(fd, data, offset)
-            except OSError as error:
-                trouble = error
-    if _exactly(sock, _DIGEST_BYTES) != hasher.digest():
-        raise TransferCut(f"{entry.path} has arrived with another checksum than it was sent with")
-    if trouble is not None:
-        raise trouble
-    os.ftruncate(fd, entry.size)
-
-
-def _write_at(fd: int, data: bytearray, offset: int) -> None:
-    view = memoryview(data)
-    while view:
-        written = os.pwrite(fd, view, offset)
-        view, offset = view[written:], offset + written
-
-
-def _pieces(sock: socket.socket) -> Iterator[tuple[int, bytearray]]:
-    while True:
-        offset, length = _PIECE.unpack(_exactly(sock, _PIECE.size))
-        if not length:
-            return
-        if length > PIECE_BYTES:
-            raise TransferCut(f"a piece of {length:,} bytes")
-        yield offset, _exactly(sock, length)
-
-
-def _skip_file(sock: socket.socket) -> None:
-    for _ in _pieces(sock):
-        pass
-    _exactly(sock, _DIGEST_BYTES)
-
-
-def _exactly(sock: socket.socket, size: int) -> bytearray:
-    try:
-        return receive_exactly(sock, size)
-    except OSError as error:
-        raise TransferCut(str(error)) from error
+class UnreadableFileError(StorageError):
+    """A file of a node cannot be read there, now or later."""
 
 
 # --- the node's end
@@ -366,33 +190,45 @@ class Carrier:
         try:
             receive_tree(self._sock, answer, target, whole=True)
         except OSError as error:
-            raise _storage(error, f"writing {target}") from error
+            doing = f"reading {path} on {self.host}" if isinstance(error, Unreadable) else f"writing {target}"
+            raise _storage(error, doing) from error
         return True
 
     def bring_changed(
         self, path: str, known: dict[str, tuple[int, int]], target: str, without: tuple[str, ...] = ()
     ) -> None:
-        """Copy those files of a directory of the node that are not as in ``known``, which is brought up to date."""
+        """Copy those files of a directory of the node that are not as in ``known``, which is brought up to date.
+
+        One that vanishes meanwhile is left out.
+
+        Raises:
+            TransferCut: The connection has ended.
+            StorageFullError: There is no space here for some of them; the others are here.
+            UnreadableFileError: The node cannot read some of them; the others are here.
+            StorageError: Some cannot be written here; the others are here.
+        """
         answer = self._ask(say.FetchChanged(path, known, without))
         assert isinstance(answer, say.Tree)
-        try:
-            folders = {os.path.dirname(entry.path) for entry in answer.files} - {""}
-            tree = say.Tree(answer.files, tuple(sorted(folders)))
-            receive_tree(self._sock, tree, target, whole=False)
-        except OSError as error:
-            raise _storage(error, f"writing files to {target}") from error
-        known.update({entry.path: (entry.size, entry.mtime_ns) for entry in answer.files})
+        failed = receive_files(self._sock, answer, target)
+        known.update({e.path: (e.size, e.mtime_ns) for e in answer.files if e.path not in failed})
+        full = {path: error for path, error in failed.items() if error.errno in _FULL}
+        for path, error in (full or failed).items():
+            if isinstance(error, Unreadable):
+                if error.errno != errno.ENOENT:  # else it vanished, as temporary files do
+                    raise UnreadableFileError(f"reading {path} on {self.host}: {error.strerror}") from error
+            else:
+                raise _storage(error, f"writing {os.path.join(target, path)}") from error
 
     def push(self, source: str, tree: say.Tree, path: str, *, whole: bool) -> None:
         """Copy files of ``source`` to the node; raises as ``bring`` does."""
         try:
             self._sock.sendall(frame(say.StoreTree(path, whole)))
-            send_tree(self._sock, source, tree)
+            unread = send_tree(self._sock, source, tree)
             answer = say.decode_answer(receive_frame(self._sock))
-        except FileNotFoundError as error:
-            raise _storage(error, f"reading {source}") from error
         except (OSError, msgspec.DecodeError) as error:
             raise TransferCut(str(error)) from error
+        if unread is not None:
+            raise _storage(unread, f"reading {source}") from unread
         if isinstance(answer, say.Failed):
             self._refused(answer)
 
@@ -403,7 +239,7 @@ class Carrier:
         try:
             self._sock.sendall(frame(say.StoreTree(path, False)) + frame(tree))
             for data in content.values():
-                _send_content(self._sock, data)
+                send_content(self._sock, data)
             answer = say.decode_answer(receive_frame(self._sock))
         except (OSError, msgspec.DecodeError) as error:
             raise TransferCut(str(error)) from error
@@ -464,7 +300,7 @@ class Carrier:
 
 
 def _storage(error: OSError, doing: str) -> StorageError:
-    kind = StorageFullError if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageError
+    kind = StorageFullError if error.errno in _FULL else StorageError
     return kind(f"{doing}: {error.strerror or error}")
 
 

@@ -44,6 +44,7 @@ from holdfast.engines.cluster.cluster_opening import (
     wait_for_nodes,
 )
 from holdfast.engines.cluster.cluster_pool import ClusterPool
+from holdfast.engines.cluster.collector import Collector
 from holdfast.engines.cluster.courier import Courier
 from holdfast.engines.cluster.deliveries import Deliveries, ExperimentFiles
 from holdfast.engines.cluster.node_sender import NodeSender, StoreStarts
@@ -90,6 +91,7 @@ class ClusterEngine(WorkerEngine):
         self._pool: ClusterPool | None = None
         self._courier: Courier | None = None
         self._sender: NodeSender | None = None
+        self._collector: Collector | None = None
         self._bridge: BridgeProcess | None = None
         self._addresses: list[tuple[str, int]] = []
         self._queue = AttemptQueue(self._idle, self._give, self, settings.spares)
@@ -100,7 +102,6 @@ class ClusterEngine(WorkerEngine):
         self._capacity = Capacity({})
         self._is_open = False  # until then capacity only grows, and is told once
         self._marker = Path(files.root) / _MARKER.format(self._run_id)
-        self._collected_at = time.monotonic()
 
     # --- what others ask of an engine that runs elsewhere
 
@@ -178,6 +179,10 @@ class ClusterEngine(WorkerEngine):
         self._links = self._pool = ClusterPool(
             self, door, bridge.sock, self._secret, plan, self._courier, self._log_dir, setup.worker, limit
         )
+        follows = setup.log_to_file is not None
+        self._collector = Collector(
+            self._pool, self._courier, self, follows=follows, period_s=self._files.sync_period_s
+        )
         self._queue.pool = self._pool
         self._queue.plan = WorkerPlan(
             addresses=self._addresses, secret=self._secret, worker=0, run=self._run_id, runner=self._runner
@@ -194,16 +199,19 @@ class ClusterEngine(WorkerEngine):
 
     def poll(self, timeout_s: float) -> Sequence[Observation]:
         """What happened; files of running trials are brought now and then."""
-        if time.monotonic() - self._collected_at >= self._files.sync_period_s:
-            self._collected_at = time.monotonic()
-            self._collect_running()
+        if self._collector is not None:
+            self._collector.turn(self._attempts.values())
+            timeout_s = self._collector.wait_s(timeout_s)
         return super().poll(timeout_s)
 
-    def _collect_running(self) -> None:
-        for worker in list(self._attempts.values()):
-            assert isinstance(worker, RemoteWorker)
-            if self._courier is not None and not self._node(worker).sees_root and worker.ending is None:
-                self._courier.collect(worker.node, worker.trial_dir)
+    def halt(self, n: int, attempt: int, grace_s: float) -> None:
+        """End the attempt; what it left is still brought, but no space is waited for."""
+        worker = self._attempts.get((n, attempt))
+        if isinstance(worker, RemoteWorker) and self._collector is not None:
+            self._collector.hurry(worker)
+            if worker.over is not None:
+                return
+        super().halt(n, attempt, grace_s)
 
     def launch(self, run: Run) -> None:
         """Give the attempt to a warm worker, or ask for a new one."""
@@ -358,37 +366,24 @@ class ClusterEngine(WorkerEngine):
 
     def _attempt_ended(self, worker: WorkerHandle, message: AttemptEnd) -> None:
         assert isinstance(worker, RemoteWorker)
-        pool = self._pool
-        if pool is None or worker.cut or worker.key != (message.n, message.attempt) or worker.ending:
+        if self._collector is None or not self._collector.ended(worker, message):
             super()._attempt_ended(worker, message)
-            return
-        node = pool.nodes.get(worker.node)
-        if node is None or node.sees_root or self._courier is None:
-            super()._attempt_ended(worker, message)
-            return
-        worker.ending, worker.awaited = message, 1
-        if self._setup is not None and self._setup.log_to_file is not None:
-            worker.awaited = 2
-            pool.stop_following(worker)
-        self._courier.collect(worker.node, worker.trial_dir, partial(self._collected, worker, message))
-
-    def _collected(self, worker: RemoteWorker, message: AttemptEnd, why: str) -> None:
-        """From a thread of the courier."""
-        pool = self._pool
-        if pool is not None:
-            pool.do_soon(partial(self._end_now, worker, message))
 
     def all_sent(self, worker: RemoteWorker) -> None:
         """Part of ``ClusterListener``."""
-        if worker.ending is not None:
-            self._end_now(worker, worker.ending)
+        if self._collector is not None:
+            self._collector.all_sent(worker)
 
-    def _end_now(self, worker: RemoteWorker, message: AttemptEnd) -> None:
-        """Tell how the attempt has ended, once everything that it left is here."""
-        worker.awaited -= 1
-        if worker.awaited <= 0:
-            worker.ending = None
+    def end_now(self, worker: RemoteWorker, message: AttemptEnd | None) -> None:
+        """Part of ``EndListener``."""
+        if worker.over is not None:
+            self._bury(worker)
+        elif message is not None:
             super()._attempt_ended(worker, message)
+
+    def warn_of(self, key: tuple[int, int], text: str) -> None:
+        """Part of ``EndListener``."""
+        self._ready.append(Hint(*key, 0, text))
 
     def _must_retire(self, worker: WorkerHandle, message: AttemptEnd) -> bool:
         assert isinstance(worker, RemoteWorker)
@@ -421,14 +416,18 @@ class ClusterEngine(WorkerEngine):
     def gone(self, worker: WorkerHandle, cause: str, detail: str) -> None:
         """Part of ``PoolListener``."""
         assert isinstance(worker, RemoteWorker)
-        key, end = worker.key, worker.held or worker.ending
         if worker in self._idle:
             self._idle.remove(worker)
-        self._release(worker)
-        told = self._preemption.end_of(worker, key, end, cause, detail)
-        if told is not None:
-            self._ready.append(told)
+        worker.over = self._preemption.end_of(worker, worker.key, worker.held or worker.ending, cause, detail)
+        if self._collector is None or not self._collector.gone(worker):
+            self._bury(worker)
         self._launch_waiting()
+
+    def _bury(self, worker: RemoteWorker) -> None:
+        """Tell how the attempt of a worker that is gone has ended, if it had one."""
+        self._release(worker)
+        if worker.over is not None:
+            self._ready.append(worker.over)
 
     def capacity_changed(self) -> None:
         """Part of ``ClusterListener``."""
@@ -446,7 +445,8 @@ class ClusterEngine(WorkerEngine):
     def node_leaves(self, node: Node) -> None:
         """Part of ``ClusterListener``: its attempts save what they can, and continue elsewhere."""
         if self._pool is not None:
-            text = self._preemption.begin(self._pool, node, self._idle, self._attempts.values(), self.save_soon)
+            running = [worker for worker in self._attempts.values() if worker.number in self._pool.workers]
+            text = self._preemption.begin(self._pool, node, self._idle, running, self.save_soon)
             self._ready.append(Hint(0, 0, 0, text))
 
     def cluster_lost(self, why: str) -> None:
@@ -492,7 +492,7 @@ class ClusterEngine(WorkerEngine):
             pool.retire(worker)
         if grace_s > 0:
             for worker in self._attempts.values():
-                if worker.held is None:
+                if worker.held is None and worker.number in pool.workers:
                     pool.terminate(worker, grace_s)
             while time.monotonic() < deadline and self._attempts:
                 pool.turn(deadline - time.monotonic())

@@ -24,8 +24,9 @@ from holdfast.checkpoints import names
 from holdfast.checkpoints.stage_sending import CannotSend
 from holdfast.checkpoints.tree import remove_quietly
 from holdfast.engines.cluster import node_messages as say
-from holdfast.engines.cluster.carrier import Carrier, TransferCut, lost_stage, tree_of
+from holdfast.engines.cluster.carrier import Carrier, lost_stage
 from holdfast.engines.cluster.node_files import Need, NodeFiles, key_of
+from holdfast.engines.cluster.tree_stream import TransferCut, tree_of
 from holdfast.errors import CheckpointDamagedError, StorageError
 
 FILES = "root"
@@ -165,8 +166,8 @@ class Courier:
         self.soon(self._starts.fetch_and_tell, need, done)
         return True
 
-    def collect(self, node: str, trial_dir: str, done: Callable[[str], None] | None = None) -> None:
-        """Bring the files of a trial that have changed, and call ``done``; from another thread.
+    def collect(self, node: str, trial_dir: str, done: Callable[[Exception | None], None] | None = None) -> None:
+        """Bring the files of a trial that have changed, and call ``done`` with what went wrong; from another thread.
 
         Without ``done`` it is left out if an earlier one has not ended: a slow connection has to keep up.
         """
@@ -342,19 +343,19 @@ class Courier:
             tree = say.Tree(tuple(entry for entry in tree.files if entry.path in need.files), ())
         carrier.push(source, tree, target, whole=not need.files)
 
-    def _collect(self, files: NodeFiles, trial_dir: str, done: Callable[[str], None] | None) -> None:
-        why = ""
+    def _collect(self, files: NodeFiles, trial_dir: str, done: Callable[[Exception | None], None] | None) -> None:
+        trouble: Exception | None = None
         try:
             self._bring_changed(files, trial_dir)
         except (TransferCut, StorageError) as error:
-            why = str(error)
-            if not files.lost:
-                _log.warning("files of %s could not be brought from %s: %s", trial_dir, files.host, why)
-        except BaseException as error:
+            trouble = error
+            if not files.lost and done is None:
+                _log.warning("files of %s could not be brought from %s: %s", trial_dir, files.host, error)
+        except Exception as error:
+            trouble = error
             _log.exception("bringing files of %s from %s", trial_dir, files.host)
-            why = str(error)
         if done is not None:
-            done(why)
+            done(trouble)
         else:
             files.collecting.discard(trial_dir)
 

@@ -14,9 +14,10 @@ from collections.abc import Callable, Iterator
 
 from holdfast.checkpoints import names
 from holdfast.checkpoints.stage_sending import CannotSend, SentStage, StageRef
-from holdfast.engines.cluster.carrier import Carrier, TransferCut, lost_stage
+from holdfast.engines.cluster.carrier import Carrier, lost_stage
 from holdfast.engines.cluster.courier import Courier
 from holdfast.engines.cluster.node_files import Need, NodeFiles
+from holdfast.engines.cluster.tree_stream import TransferCut
 from holdfast.errors import CheckpointDamagedError, StorageError
 
 NO_STORE_S = 300.0

@@ -10,6 +10,7 @@ import signal
 import msgspec
 
 from holdfast.core.events import Cause
+from holdfast.core.observations import Died
 from holdfast.engines.cluster import bridge_messages as ray
 from holdfast.engines.cluster import handshake
 from holdfast.engines.cluster import node_messages as say
@@ -58,25 +59,35 @@ class RemoteWorker(WorkerHandle):
         verdict: What the cluster said of its end.
         leaving: It was told to leave.
         ending: How its attempt has ended, while its files are being brought.
-        awaited: How many answers about its files are still to come before the end can be told.
+        awaited: What is still to come before that end can be told (``collector``).
+        brought: The files that its attempt left were brought, or cannot be.
+        tries: To bring them, that have failed.
+        awaits_space: The user was told that there is no space for them.
+        hurried: The driver has asked for the attempt's end.
+        over: How the attempt of a worker that is gone has ended; None before.
         trial_dir: Of its attempt, relative to the experiment.
         devices: GPUs that the cluster has given to it; none if it asked for none, whatever its process can see.
     """
 
     __slots__ = (
         "awaited",
+        "awaits_space",
+        "brought",
         "devices",
         "ending",
         "host",
+        "hurried",
         "ip",
         "leaving",
         "node",
+        "over",
         "pid",
         "request",
         "sent",
         "status",
         "told",
         "trial_dir",
+        "tries",
         "verdict",
     )
 
@@ -94,7 +105,8 @@ class RemoteWorker(WorkerHandle):
         self.verdict: ray.SlotEnded | None = None
         self.leaving = False
         self.ending: AttemptEnd | None = None
-        self.awaited = 0
+        self.over: AttemptEnd | Died | None = None
+        self._clear()
         self.trial_dir = ""
 
     def begin(self, run: Run, setup: Setup, gpu_amount: float) -> None:
@@ -102,6 +114,12 @@ class RemoteWorker(WorkerHandle):
         super().begin(run, setup, gpu_amount)
         self.trial_dir = run.trial_dir
         self.sent = False
+        self._clear()
+
+    def _clear(self) -> None:
+        self.awaited: set[str] = set()
+        self.brought = self.awaits_space = self.hurried = False
+        self.tries = 0
 
 
 def patience_with_evidence(worker: RemoteWorker) -> float:
