@@ -32,6 +32,7 @@ from holdfast.controller.loop import Controller, Edges, change_of
 from holdfast.controller.notify import Notifier
 from holdfast.controller.own_objects import OwnObjects
 from holdfast.controller.proposing import Describer, RunProposer, VariantProposer, complete_rebuilt
+from holdfast.controller.renewed_values import renew_values
 from holdfast.controller.replay import StopRuleMemory, open_with_memory, stored_memories
 from holdfast.controller.request_edge import requests_of
 from holdfast.controller.run_notices import RunNotices
@@ -230,6 +231,7 @@ class Driver(DriverLife):
         experiment.files.check(state)
         self._backend.compare(state, experiment.spec.uid)
         check_settings(experiment, state.settings)
+        renew_values(experiment, state, self._claim.epoch)
 
     def make_edges(self) -> None:
         state, leaving, backend = self._state, self._closing, self._backend

@@ -24,7 +24,7 @@ from holdfast.controller.engine_choice import check_cluster
 from holdfast.controller.evidence import was_started_in_store
 from holdfast.controller.lost_reports import was_started
 from holdfast.controller.object_files import ObjectFiles
-from holdfast.controller.references import find_references, refuse_local, session
+from holdfast.controller.references import noted_references, places_of, refuse_local, session
 from holdfast.controller.remote_experiment import is_unused, mark_mirror, mirror_root
 from holdfast.controller.spec import Spec, read_spec, sole_use, write_spec
 from holdfast.core import events as ev
@@ -92,6 +92,7 @@ class Experiment:
         self.changed = ChangedSettings()  # settings that were changed since it was begun
         self.change: ev.SettingsChanged | None = None  # one that this restore was given, and that is no fact yet
         self.stream: TextIO | None = None  # where progress is shown; None: on the standard output
+        self.has_new_space = False  # this restore was given the space again
         self.has_new_requests = False  # trials that wait ask for what the trainable asks for now
         self.by_name = settings.run_config.if_exists == "resume"  # the script resumes it when it is run again
         self.notes: list[str] = []  # what whoever loaded it should know: the use of stored code, say
@@ -250,16 +251,13 @@ def create_experiment(
     if start:
         start_checkpoint.check(start)
     check_names(space)
-    pickled = dump_trainable(function)
     plain_space, objects = extract_objects(space)
     assert run_config.checkpoint_config is not None
     seed = tune_config.seed if tune_config.seed is not None else drawn_seed()
     settings = Settings(plain_space, tune_config, run_config)
     check_algorithms(tune_config, plain_space, seed)
     plan = plan_of(settings, tune_config.num_samples, seed, objects)
-    references = find_references(plan.objects, function)
-    refuse_local(run_config.engine, references)
-    pickled_objects, pickled_settings = dump_objects(plan.objects), dump_settings(_without_secrets(settings))
+    pickles, references = _pickled(function, plan.objects, settings)
     root = _choose_root(run_config, name, environment)
     spec = Spec(
         version=__version__,
@@ -284,14 +282,23 @@ def create_experiment(
         given_as=written_as(trainable),
         value_names=value_names(plan.objects),
         references=references,
-        session=session() if references else "",
+        session=session(),
     )
-    files = {root.trainable_file: pickled, root.values_file: pickled_objects, root.settings_file: pickled_settings}
+    files = dict(zip((root.trainable_file, root.values_file, root.settings_file), pickles, strict=True))
     spec.objects = {path.name: digest_of(content) for path, content in files.items()}
     _write(root, spec, files, start)
     if root.remote is not None:
         _publish(root, root.remote, run_config)
-    return Experiment(root, spec, settings, function, load_objects(root.values_file, stored=pickled_objects))
+    return Experiment(root, spec, settings, function, load_objects(root.values_file, stored=pickles[1]))
+
+
+def _pickled(trainable: Any, objects: Mapping[str, Any], settings: Settings) -> tuple[list[bytes], list[str]]:
+    """The contents of the files, and where in them are references to the memory of a cluster."""
+    with noted_references() as noted:
+        pickles = [dump_trainable(trainable), dump_objects(objects), dump_settings(_without_secrets(settings))]
+    references = places_of(noted, trainable, settings)
+    refuse_local(settings.run_config.engine, references)
+    return pickles, references
 
 
 def _check_run(run_config: RunConfig, environment: Environment, name: str, *, is_class: bool) -> None:

@@ -39,7 +39,7 @@ from holdfast.controller.experiment import (
 )
 from holdfast.controller.object_files import ObjectFiles
 from holdfast.controller.overrides import BEGIN_FROM, OBJECTIVE, Taken, change_of, take_again
-from holdfast.controller.references import check_references, find_references, refuse_local
+from holdfast.controller.references import check_references, noted_references, places_of, refuse_local
 from holdfast.controller.remote_experiment import open_root
 from holdfast.controller.spec import Spec, read_spec, sole_use
 from holdfast.errors import InvalidInputError, ObjectDamagedError
@@ -114,7 +114,8 @@ def _load(
     if is_new and trainable is None:
         raise imported.no_trainable(root, spec)
     engine = getattr(run_config, "engine", None)
-    check_references(spec, root.shown, param_space=param_space, trainable=trainable, engine=engine)
+    given = {"trainable": trainable, "param_space": param_space, "tune_config": tune_config, "run_config": run_config}
+    check_references(spec, root.shown, given, engine)
     asked = _asked(root, by_name)
     again = trainable is not None
     function = _checked_again(spec, trainable, asked) if again else _stored_trainable(root, spec, files)
@@ -136,23 +137,25 @@ def _load(
         settings.taken = {**settings.taken, name: changed.objects.get(name, "")}
     replacements: dict[Path, bytes] = {}
     notes: list[str] = []
-    if param_space is None:
-        objects = load_objects(root.values_file, stored=files.read(root.values_file))
-    else:
-        given, notes = _take_space(settings, spec, param_space, asked)
-        refuse_local(engine, find_references(given, None))
-        newer = dump_objects(given)
-        objects = load_objects(root.values_file, newer, files.read_or(root.values_file, newer))
-        replacements[root.values_file] = objects.dump()
-    if damaged or taken.code or sync_config is not None or param_space is not None:
-        replacements[root.settings_file] = dump_settings(stored_form(settings, begun))
-    if trainable is not None:
-        replacements[root.trainable_file] = dump_trainable(function)
+    with noted_references() as noted:
+        if param_space is None:
+            objects = load_objects(root.values_file, stored=files.read(root.values_file))
+        else:
+            values, notes = _take_space(settings, spec, param_space, asked)
+            newer = dump_objects(values)
+            objects = load_objects(root.values_file, newer, files.read_or(root.values_file, newer))
+            replacements[root.values_file] = objects.dump()
+        if damaged or taken.code or sync_config is not None or param_space is not None:
+            replacements[root.settings_file] = dump_settings(stored_form(settings, begun))
+        if trainable is not None:
+            replacements[root.trainable_file] = dump_trainable(function)
+    refuse_local(engine, places_of(noted, function, settings))
     spec.name = root.path.name
     experiment = Experiment(root, spec, settings, function, objects)
     experiment.files, experiment.replacements, experiment.notes = files, replacements, notes
     experiment.begun_samples, experiment.changed = begun_samples, changed
     experiment.by_name |= by_name
+    experiment.has_new_space = param_space is not None
     if trainable is None:
         notes += _tell_of_stored_code(root, spec, function, files)
     _change(experiment, taken)

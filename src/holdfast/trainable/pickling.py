@@ -17,6 +17,7 @@ import sysconfig
 import time
 import types
 from collections.abc import Iterator, Mapping
+from contextvars import ContextVar
 from typing import Any
 
 import msgspec
@@ -29,7 +30,14 @@ MAX_TRAINABLE_BYTES = 100 * 1024 * 1024
 
 OWN_FILE = "value-"  # markers with this prefix stand for a value in a file of its own
 
+CODE, PARAMETERS, VALUES, SETTINGS = "trainable", "with_parameters", "param_space", "settings"
+"""What is pickled, for ``noting_references``."""
+
 _PARAMETERS = "parameters"
+_REFERENCE = b"_object_ref_deserializer"
+"""What Ray calls to make a reference of its pickle."""
+
+_noted: ContextVar[list[tuple[str, str]] | None] = ContextVar("noted", default=None)
 _INSTALLED = frozenset({"site-packages", "dist-packages"})
 
 
@@ -53,7 +61,8 @@ def dump_trainable(trainable: Any) -> bytes:
     """
     # Wrapped as they are by ``with_parameters``; a subclass of a wrapped class shares the dict.
     parameters = getattr(trainable, "_holdfast_parameters", None) or None
-    file = _File(_dump(trainable, parameters, _name(trainable)), b"", time.time())
+    name = _name(trainable)
+    file = _File(_dump(trainable, parameters, name, (CODE, name)), b"", time.time())
     if len(file.code) > MAX_TRAINABLE_BYTES:
         raise TuneError(
             f"The trainable {_name(trainable)} is too large: {len(file.code):,} bytes when pickled, the limit is "
@@ -61,7 +70,7 @@ def dump_trainable(trainable: Any) -> bytes:
             "pass them with tune.with_parameters(trainable, data=data), or load them inside the trainable."
         )
     if parameters is not None:
-        file.parameters = _dump(parameters, None, f"what with_parameters attaches to {_name(trainable)}")
+        file.parameters = _dump(parameters, None, f"what with_parameters attaches to {name}", (PARAMETERS, ""))
     return msgspec.msgpack.encode(file)
 
 
@@ -83,7 +92,10 @@ def dump_objects(objects: Mapping[str, Any]) -> bytes:
         NotSerializableError: If a value cannot be pickled; the message names its place in the search space.
     """
     return msgspec.msgpack.encode(
-        {path: _dump(value, None, f"the value {path!r} of the search space") for path, value in objects.items()}
+        {
+            path: _dump(value, None, f"the value {path!r} of the search space", (VALUES, path))
+            for path, value in objects.items()
+        }
     )
 
 
@@ -101,6 +113,8 @@ def load_objects(file: str | os.PathLike[str], newer: bytes = b"", stored: bytes
     data = read_object(file).payload if stored is None else stored
     try:
         pickles = msgspec.msgpack.decode(data, type=dict[str, bytes])
+        if newer:  # values that functions had made again are made once more
+            pickles = {path: pickled for path, pickled in pickles.items() if not path.startswith(OWN_FILE)}
     except (msgspec.DecodeError, ValueError) as error:
         raise damaged(file, f"it cannot be read ({error})") from error
     if newer:
@@ -111,7 +125,8 @@ def load_objects(file: str | os.PathLike[str], newer: bytes = b"", stored: bytes
 class StoredObjects(Mapping[str, Any]):
     """Objects by the path in their marker; each look-up makes the value anew, so that trials cannot share it.
 
-    A value that a function of the search space made for one trial is in a file of its own, ``<path>.pkl``.
+    A value that a function of the search space made for one trial is in a file of its own, ``<path>.pkl``, unless it
+    was made again: then it is among the others, and the file has the old one.
 
     Attributes:
         own_files: Whether there are such files.
@@ -126,12 +141,23 @@ class StoredObjects(Mapping[str, Any]):
         return self.own_files or bool(self._pickles)
 
     def __getitem__(self, path: str) -> Any:
-        if path.startswith(OWN_FILE):
-            file = os.path.join(self._directory, f"{path}.pkl")
-            if not is_own_file(f"{path}.pkl"):  # a forged name could lead anywhere
-                raise damaged(file, "no value is stored under such a name")
-            return pickle.loads(read_object(file).payload)
-        return pickle.loads(self._pickles[path])
+        return pickle.loads(self._pickled(path))
+
+    def _pickled(self, path: str) -> bytes:
+        if path in self._pickles or not path.startswith(OWN_FILE):
+            return self._pickles[path]
+        file = os.path.join(self._directory, f"{path}.pkl")
+        if not is_own_file(f"{path}.pkl"):  # a forged name could lead anywhere
+            raise damaged(file, "no value is stored under such a name")
+        return read_object(file).payload
+
+    def is_reference(self, path: str) -> bool:
+        """Whether a value refers to the memory of a cluster. Runs nothing."""
+        return _REFERENCE in self._pickled(path)
+
+    def put(self, path: str, pickled: bytes) -> None:
+        """Take this value from now on."""
+        self._pickles[path] = pickled
 
     def dump(self) -> bytes:
         """The content of the objects file that holds these."""
@@ -178,7 +204,7 @@ def dump_settings(settings: Any) -> bytes:
             offending object, and the way from the one to the other.
     """
     try:
-        return _pickled(settings, None)
+        return _pickled(settings, None, (SETTINGS, ""))
     except Exception as error:
         raise NotSerializableError(_settings_text(settings, error)) from error
 
@@ -210,15 +236,44 @@ def _way_out(where: str, owner: Any) -> str:
     return "Create that object when it is first used, or leave it out in __getstate__()."
 
 
-def _dump(value: Any, apart: Any, name: str) -> bytes:
+def _dump(value: Any, apart: Any, name: str, place: tuple[str, str] = ("", "")) -> bytes:
     try:
-        return _pickled(value, apart)
+        return _pickled(value, apart, place)
     except Exception as error:
         way = "\n".join(f"  {line}" for line in diagnose(value))
         raise NotSerializableError(
             f"{name} is not serializable, so it cannot be sent to a worker process: {type(error).__name__}: {error}\n"
             f"{way}\nCreate that object inside the trainable, or pass something picklable from which it can be made."
         ) from error
+
+
+@contextlib.contextmanager
+def noting_references() -> Iterator[list[tuple[str, str]]]:
+    """Note what holds references to objects in the memory of a cluster, of all that is pickled meanwhile.
+
+    The pickler sees each of them, however deep in a closure or an object it is.
+
+    Yields:
+        What it is (``CODE``, ...) and its name. The list grows.
+    """
+    found: list[tuple[str, str]] = []
+    token = _noted.set(found)
+    try:
+        yield found
+    finally:
+        _noted.reset(token)
+
+
+def holds_reference(value: Any) -> bool:
+    """Whether there is such a reference anywhere in a value."""
+    with noting_references() as found, contextlib.suppress(Exception):  # whoever stores it says what cannot be pickled
+        _pickled(value, None, ("", ""))
+    return bool(found)
+
+
+def _is_reference(obj: Any) -> bool:
+    kind = type(obj)
+    return kind.__name__ == "ObjectRef" and kind.__module__.split(".")[0] == "ray"
 
 
 @contextlib.contextmanager
@@ -269,12 +324,14 @@ def _pickler() -> Any:
     return cloudpickle
 
 
-def _pickled(value: Any, apart: Any) -> bytes:
-    """Pickle ``value``, with a reference in place of the object ``apart``."""
-    cloudpickle = _pickler()
+def _pickled(value: Any, apart: Any, place: tuple[str, str]) -> bytes:
+    """Pickle ``value``, with a reference in place of the object ``apart``; ``place`` says what it is."""
+    cloudpickle, noted = _pickler(), _noted.get()
 
     class Pickler(cloudpickle.Pickler):  # type: ignore[misc,name-defined]
         def persistent_id(self, obj: Any) -> str | None:
+            if noted is not None and _is_reference(obj) and place not in noted:
+                noted.append(place)
             return _PARAMETERS if obj is apart and apart is not None else None
 
     buffer = io.BytesIO()
