@@ -30,6 +30,7 @@ from holdfast.engines.cluster.handshake import frame, receive_frame
 from holdfast.engines.cluster.node_messages import PorterPlan
 from holdfast.engines.cluster.placement import fits
 from holdfast.testing.scripted import SCRIPTED_RUNNER
+from holdfast.trainable.process_environment import prepare_imports
 from holdfast.trainable.worker_messages import Channel, Quit, Run, Setup
 
 WORKER = """
@@ -69,6 +70,16 @@ def report_devices(setup: Setup, channel: Channel) -> None:
             channel.send(Report(*who, 1, 0.0, seen))
             channel.receive()
             channel.send(Returned(*who))
+
+
+def report_paths(setup: Setup, channel: Channel) -> None:
+    """A runner: one attempt reports where modules are looked for."""
+    run = channel.receive()
+    assert isinstance(run, Run)
+    prepare_imports(setup)
+    channel.send(Report(run.n, run.attempt, setup.worker, 1, 0.0, {"sys_path": list(sys.path)}))
+    channel.receive()
+    channel.send(Returned(run.n, run.attempt, setup.worker))
 
 
 class Loopback:

@@ -153,7 +153,6 @@ class ClusterEngine(WorkerEngine):
         if self._setup is not None:
             raise InternalError("An engine is opened once.")
         self._setup = setup
-        self._deliveries = Deliveries(self._files, setup)
         limit = setup.max_output_bytes or None
         try:
             self._log_dir.mkdir(parents=True, exist_ok=True)
@@ -171,6 +170,7 @@ class ClusterEngine(WorkerEngine):
         except BaseException:
             self.close()
             raise
+        self._deliveries = Deliveries(self._files, setup, {opened.ip, *(ip for ip, _ in self._addresses)})
         marker = (str(self._marker.relative_to(self._files.root)), marked)
         plan = porter_plan(self._files, self._settings, self._addresses, self._secret, self._run_id, marker)
         starts = None if self._files.fetch is None else StoreStarts(self._files.root, self._files.fetch)

@@ -6,7 +6,7 @@ Owns: the list of files, and the setup with the paths of that node. Must never: 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any
 
 import msgspec
@@ -51,9 +51,11 @@ class Deliveries:
     Args:
         files: Of the experiment.
         setup: As the driver's own machine would use it.
+        here: Addresses of that machine.
     """
 
-    def __init__(self, files: ExperimentFiles, setup: Setup) -> None:
+    def __init__(self, files: ExperimentFiles, setup: Setup, here: Collection[str] = ()) -> None:
+        self._here = here
         self._files = files
         self._setup = setup
         self._common: Need | None = None
@@ -61,7 +63,7 @@ class Deliveries:
 
     def setup_for(self, worker: int, node: Node) -> Setup:
         """What a worker on this node is told once."""
-        changes: dict[str, Any] = {"worker": worker, "scratch": node.scratch}
+        changes: dict[str, Any] = {"worker": worker, "scratch": node.scratch, "sys_path": self._sys_path(node)}
         if not node.sees_root:
             root = self._setup.root
             changes |= {
@@ -72,6 +74,19 @@ class Deliveries:
                 "working_dir": "",
             }
         return msgspec.structs.replace(self._setup, **changes)
+
+    def _sys_path(self, node: Node) -> tuple[str, ...]:
+        """Of the driver's places for imports those that mean the same on this node.
+
+        On another machine the same path may have an older copy of a module, which would go before what is installed.
+        """
+        if not node.sees_root:
+            return ()
+        if not self._files.shared or node.facts.ip in self._here:
+            return self._setup.sys_path
+        start = self._setup.working_dir or os.getcwd()
+        places = [(place, os.path.join(start, place)) for place in self._setup.sys_path]
+        return tuple(place for place, full in places if _is_on_one_disk(full, self._setup.root))
 
     def needs(self, run: Run) -> list[Need]:
         """What the attempt's node must have before it can start."""
@@ -98,6 +113,13 @@ class Deliveries:
         named = {os.path.basename(path): data for path, data in content.items()}
         self._digests = {name: digest_of(data) for name, data in named.items()}
         return Need(folder, "common", tuple(sorted(named)), named)
+
+
+def _is_on_one_disk(path: str, other: str) -> bool:
+    try:
+        return os.stat(path).st_dev == os.stat(other).st_dev
+    except OSError:
+        return False
 
 
 def _relative(path: str, root: str) -> str:
