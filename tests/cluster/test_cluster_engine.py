@@ -94,6 +94,19 @@ def test_a_request_that_the_cluster_refuses_is_not_tried_again(cluster: Loopback
     assert (end.error.type, cluster.refused in end.error.message) == ("ValueError", True)
 
 
+def test_it_is_said_once_that_no_machine_has_what_an_attempt_asks_for(
+    cluster: Loopback, driver: ContractDriver
+) -> None:
+    for n in (0, 1):
+        driver.launch(n, ["report", {}], resources={"CPU": 3.0})
+    driver.launch(2, ["report", {}])
+    assert isinstance(driver.end_of(2), Returned)
+    (hint,) = [o for o in driver.seen if isinstance(o, Hint)]
+    assert "waits and cannot start. A trial asks for {'CPU': 3.0}, and no node of the cluster has as much" in hint.text
+    assert "has {'CPU': 2.0}" in hint.text
+    assert "an autoscaler is not asked for one" in hint.text
+
+
 @pytest.mark.parametrize("phase", ["asked", "waiting", "pushed"])
 def test_an_attempt_is_halted_before_it_runs(cluster: Loopback, driver: ContractDriver, phase: str) -> None:
     driver.first(Capacity)

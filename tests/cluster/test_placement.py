@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.engines.cluster.bridge_messages import ClusterNode
 from holdfast.engines.cluster.handshake import greeting_of
-from holdfast.engines.cluster.placement import Node, choose_node, in_the_way, sizes_of, why_never
+from holdfast.engines.cluster.placement import Node, choose_node, in_the_way, sizes_of, sum_of, why_never
 from holdfast.engines.cluster.remote_worker import RemoteWorker, Request
 
 ONE = Request((("CPU", 1.0),), (), "PACK")
@@ -61,6 +61,40 @@ def test_gpus_are_whole_or_less_than_one() -> None:
 @pytest.mark.parametrize(("bundles", "refused"), [([{"CPU": 2}, {"CPU": 8}], False), ([{"CPU": 2}, {"CPU": 9}], True)])
 def test_each_bundle_needs_one_node(bundles: list[dict[str, float]], refused: bool) -> None:
     assert bool(why_never({"CPU": 10.0}, bundles, [node("a", 2), node("b", 8)])) == refused
+
+
+@pytest.mark.parametrize(
+    ("bundles", "strategy", "refused"),
+    [
+        ([{"CPU": 2}, {"CPU": 2}], "STRICT_PACK", True),
+        ([{"CPU": 1}, {"CPU": 1}], "STRICT_PACK", False),
+        ([{"CPU": 1}] * 4, "STRICT_SPREAD", True),
+        ([{"CPU": 1}] * 3, "STRICT_SPREAD", False),
+        ([{"CPU": 2}, {"CPU": 1, "GPU": 1}, {"CPU": 1}], "STRICT_SPREAD", False),
+        ([{"CPU": 1, "GPU": 1}, {"CPU": 1, "GPU": 1}], "STRICT_SPREAD", True),
+        ([{"CPU": 2}] * 4, "PACK", True),
+        ([{"CPU": 2}] * 3, "PACK", False),
+        ([{"CPU": 1.5}] * 4, "SPREAD", True),  # the nodes have as much in all
+        ([{"CPU": 1}] * 6, "SPREAD", False),
+        ([{"GPU": 1}, {"CPU": 2}, {"CPU": 2}, {"CPU": 2}], "PACK", False),
+        ([{"CPU": 0.3}] * 20, "PACK", True),
+        ([{"CPU": 0.3}] * 18, "PACK", False),
+    ],
+)
+def test_bundles_must_fit_together(bundles: list[dict[str, float]], strategy: str, refused: bool) -> None:
+    nodes = [node("a", 2), node("b", 2), node("c", 2, GPU=2)]
+    why = why_never(sum_of(bundles), bundles, nodes, strategy)
+    assert bool(why) == refused
+    if refused:
+        assert "the 3 nodes of the cluster cannot hold them" in why
+        assert "the largest, " in why
+        assert "an autoscaler is not asked" in why
+
+
+def test_a_search_that_takes_too_long_refuses_nothing() -> None:
+    nodes = [node(f"n{k}", 10 + k / 1000) for k in range(40)]
+    bundles = [{"CPU": 4.0 + k / 1000} for k in range(81)]  # two fit on each
+    assert why_never(sum_of(bundles), bundles, nodes) == ""
 
 
 def worker(number: int, where: str, **resources: float) -> RemoteWorker:

@@ -39,4 +39,5 @@ def test_it_is_said_that_no_machine_is_large_enough() -> None:
     memory.capacity = {"CPU": UNIT // 2}
     (text,) = warned(waiting(pending=1), memory, elsewhere=True)
     assert "Trial t0 waits for a machine: it asks for CPU 1" in text
+    assert "an autoscaler is not asked" in text
     assert warned(waiting(), memory, elsewhere=True) == []

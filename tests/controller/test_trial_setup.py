@@ -3,8 +3,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from holdfast.checkpoints.stage import Stage
 from holdfast.config import Environment, RunConfig, TuneConfig
+from holdfast.config.resources import with_resources
+from holdfast.controller import trial_setup
 from holdfast.controller.driver import make_info
 from holdfast.controller.experiment import create_experiment
 from holdfast.controller.trial_setup import TrialSetup
@@ -12,6 +16,8 @@ from holdfast.core import events as ev
 from holdfast.core.retention import Retention
 from holdfast.core.state import DriverMemory, State
 from holdfast.core.transitions import apply
+from holdfast.errors import InvalidInputError
+from holdfast.space import grid_search
 
 
 def train(config: dict[str, Any]) -> None:
@@ -58,3 +64,40 @@ def test_stages_of_attempts_that_the_journal_has_lost_go_when_attempts_of_these_
     kit.run_message(state, memory, 0)
     assert not lost.exists()
     assert not memory.untidy
+
+
+class Asked:
+    """A cluster whose largest node has 8 CPUs."""
+
+    def __init__(self) -> None:
+        self.cpus: list[float] = []
+
+    def check_request(self, request: Any, bundles: Any, strategy: str = "PACK") -> None:
+        self.cpus.append(request["CPU"])
+        if request["CPU"] > 8:
+            raise InvalidInputError("too large")
+
+
+def check_on_cluster(tmp_path: Path, space: dict[str, Any], search_alg: Any = None) -> Asked:
+    trainable = with_resources(train, lambda config: {"CPU": config["c"]})
+    config = RunConfig(name="exp", storage_path=str(tmp_path))
+    experiment = create_experiment(trainable, space, TuneConfig(search_alg=search_alg), config, Environment.read())
+    engine: Any = Asked()
+    TrialSetup(experiment, make_info(experiment)).check_cluster(engine)
+    return engine
+
+
+def test_the_requests_of_all_planned_configurations_are_compared_with_the_cluster(tmp_path: Path) -> None:
+    with pytest.raises(InvalidInputError, match="too large"):
+        check_on_cluster(tmp_path, {"c": grid_search([1, 64])})
+    assert check_on_cluster(tmp_path, {"c": grid_search([1, 2, 8])}).cpus == [1, 2, 8]
+
+
+def test_not_more_are_looked_at_than_can_be_in_a_moment(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_setup, "MAX_CHECKED", 2)
+    assert check_on_cluster(tmp_path, {"c": grid_search([1, 2, 64])}).cpus == [1, 2]
+
+
+def test_one_configuration_is_looked_at_if_some_may_have_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial_setup, "was_started", lambda root: True)
+    assert check_on_cluster(tmp_path, {"c": grid_search([1, 64])}).cpus == [1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import sys
+from collections.abc import Iterator
 from difflib import get_close_matches
 from functools import cached_property
 from pathlib import Path
@@ -20,22 +21,28 @@ from holdfast.config.resources import PlacementGroupFactory, asks_by_config, fla
 from holdfast.controller import start_checkpoint
 from holdfast.controller.backend_choice import address_of
 from holdfast.controller.experiment import Experiment
+from holdfast.controller.lost_reports import was_started
 from holdfast.controller.spec import store_value
 from holdfast.core.state import DriverMemory, State, Status
 from holdfast.engines.base import RunsElsewhere
 from holdfast.engines.cluster.joined import is_joined_here
 from holdfast.errors import InvalidInputError, StorageError
 from holdfast.search.base import Proposal
+from holdfast.search.basic_variant import planner_of
 from holdfast.space.exact import pack
 from holdfast.space.naming import MAX_NAME_BYTES, why_no_dirname, why_no_text
 from holdfast.space.naming import trial_dirname as rule_dirname
 from holdfast.space.naming import trial_name as rule_name
 from holdfast.space.nested import joined
 from holdfast.space.objects import make_marker, restore_objects
+from holdfast.space.variants import Variant
 from holdfast.storage import trial_logs
 from holdfast.storage.untrusted import not_regular
 from holdfast.trainable.worker_messages import Run, Setup
 from holdfast.views.trials import ExperimentInfo, TrialPreview, trial_dirname, trial_name
+
+MAX_CHECKED = 1000
+"""Configurations whose requests are compared with a cluster before anything starts; later ones, when they start."""
 
 _ANY_DATE = "2000-01-01_00-00-00"
 _encode = msgspec.msgpack.Encoder().encode
@@ -129,10 +136,23 @@ class TrialSetup:
 
     def check_cluster(self, engine: RunsElsewhere) -> None:
         """Refuse what no machine of a cluster can give, before any trial starts."""
-        variant = self._experiment.variants().next(None)
-        if variant is not None and not variant.raw:
-            factory = self._factory(variant.config)
-            engine.check_request(flat_request(factory), factory.bundles)
+        for variant in self._known_variants():
+            if not variant.raw:
+                factory = self._factory(variant.config)
+                engine.check_request(flat_request(factory), factory.bundles, factory.strategy)
+
+    def _known_variants(self) -> Iterator[Variant]:
+        """The first configurations; one, if all ask for the same, a searcher suggests them, or some may have ended."""
+        experiment = self._experiment
+        is_planned = planner_of(experiment.settings.tune_config.search_alg) is not None
+        all_count = self._by_config and is_planned and not was_started(experiment.root)
+        plan = experiment.variants()
+        variant = plan.next(None)
+        for left in reversed(range(MAX_CHECKED if all_count else 1)):
+            if variant is None:
+                return
+            yield variant
+            variant = plan.next(variant.mark) if left else None
 
     def may_span_machines(self) -> bool:
         """Whether a trial may ask for several bundles, which a cluster may place on several machines."""

@@ -215,7 +215,8 @@ class ResourceWatch:
             alone = "" if missing else ", but none has it alone"
             self._warn(
                 f"Trial {trial.id} waits for a machine: it asks for {_shown(wanted)}, and those of the cluster that "
-                f"can be reached have {_shown(capacity)} in all{alone}. It starts when one joins; Ctrl+C ends the run."
+                f"can be reached have {_shown(capacity)} in all{alone}. It starts when one joins, for which an "
+                "autoscaler is not asked; Ctrl+C ends the run."
             )
             return
         self._warn(

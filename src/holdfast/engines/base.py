@@ -62,8 +62,10 @@ class RunsElsewhere(Protocol):
     def is_elsewhere(self, trial_dir: str, sealed: str) -> bool:
         """Whether another machine has this stage, and it was neither brought nor dropped. From any thread."""
 
-    def check_request(self, request: Mapping[str, float], bundles: Sequence[Mapping[str, float]]) -> None:
-        """Raise ``InvalidInputError`` if no machine can ever give this. Once it is open."""
+    def check_request(
+        self, request: Mapping[str, float], bundles: Sequence[Mapping[str, float]], strategy: str = "PACK"
+    ) -> None:
+        """Raise ``InvalidInputError`` if the machines can never give this, all bundles at once. Once it is open."""
 
 
 @runtime_checkable

@@ -15,7 +15,7 @@ from typing import Protocol
 from holdfast.core.events import Cause
 from holdfast.engines.cluster.actor_worker import WorkerPlan
 from holdfast.engines.cluster.cluster_pool import MAX_STARTS, ClusterPool
-from holdfast.engines.cluster.placement import choose_node, in_the_way, request_of
+from holdfast.engines.cluster.placement import choose_node, in_the_way, request_of, why_never
 from holdfast.engines.cluster.remote_worker import RemoteWorker, Request
 from holdfast.engines.worker_handle import WorkerHandle
 from holdfast.trainable.worker_messages import Run
@@ -70,13 +70,25 @@ class AttemptQueue:
         self._coming: dict[int, tuple[Run, int]] = {}  # by the number of the worker that was asked for
         self._coming_spares: set[int] = set()
         self._last: Request | None = None
+        self._judged: set[Request] = set()  # kinds that were compared with what machines have
         self._no_spare_until = 0.0
 
     def add(self, run: Run) -> None:
         """An attempt is to run."""
         self._last = request_of(run)
+        self._tell_of_shortage(run, self._last)
         self._waiting.append((run, 0))
         self.launch()
+
+    def _tell_of_shortage(self, run: Run, request: Request) -> None:
+        """Say so if no machine has what is asked for, once for each kind of request: one that has may still join."""
+        nodes = self.pool.nodes.values() if self.pool is not None else ()
+        if not nodes or request in self._judged:
+            return
+        self._judged.add(request)
+        why = why_never(request.total(), [dict(bundle) for bundle in request.bundles], nodes, request.strategy)
+        if why:
+            self._told.warn(run, f"Trial {run.trial_id} waits and cannot start. {why} Ctrl+C ends the run")
 
     def launch(self) -> None:
         """Something has become free, or came."""

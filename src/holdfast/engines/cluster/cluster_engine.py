@@ -124,12 +124,14 @@ class ClusterEngine(WorkerEngine):
         """See ``RunsElsewhere``."""
         return self._courier is not None and self._courier.is_elsewhere(trial_dir, sealed)
 
-    def check_request(self, request: Mapping[str, float], bundles: Sequence[Mapping[str, float]]) -> None:
+    def check_request(
+        self, request: Mapping[str, float], bundles: Sequence[Mapping[str, float]], strategy: str = "PACK"
+    ) -> None:
         """See ``RunsElsewhere``."""
         assert self._cluster is not None
         nodes = [Node(facts) for facts in self._cluster.nodes] if self._pool is None else self._pool.nodes.values()
-        if why := why_never(request, bundles, nodes):
-            raise InvalidInputError(why)
+        if why := why_never(request, bundles, nodes, strategy):
+            raise InvalidInputError(f"{why} Nothing was run.")
 
     def is_waiting(self, n: int, attempt: int) -> bool:
         """See ``MakesAttemptsWait``."""
@@ -180,9 +182,7 @@ class ClusterEngine(WorkerEngine):
             self, door, bridge.sock, self._secret, plan, self._courier, self._log_dir, setup.worker, limit
         )
         follows = setup.log_to_file is not None
-        self._collector = Collector(
-            self._pool, self._courier, self, follows=follows, period_s=self._files.sync_period_s
-        )
+        self._collector = Collector(self._pool, self._courier, self, self._files.sync_period_s, follows=follows)
         self._queue.pool = self._pool
         self._queue.plan = WorkerPlan(
             addresses=self._addresses, secret=self._secret, worker=0, run=self._run_id, runner=self._runner

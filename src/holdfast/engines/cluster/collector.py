@@ -51,12 +51,12 @@ class Collector:
         pool: Of their workers.
         courier: Brings files.
         told: Who hears of the ends.
-        follows: Whether what trials print to files is followed as it grows.
         period_s: How often files of running attempts are brought.
+        follows: Whether what trials print to files is followed as it grows.
     """
 
     def __init__(
-        self, pool: ClusterPool, courier: Courier, told: EndListener, *, follows: bool, period_s: float
+        self, pool: ClusterPool, courier: Courier, told: EndListener, period_s: float, *, follows: bool
     ) -> None:
         self._period_s = period_s
         self._collected_at = time.monotonic()

@@ -6,6 +6,7 @@ Owns: that choice. Must never: ask a cluster; it is told what there is.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
+from typing import Any
 
 import msgspec
 
@@ -13,6 +14,12 @@ from holdfast.engines.cluster import bridge_messages as ray
 from holdfast.engines.cluster.remote_worker import RemoteWorker, Request
 from holdfast.engines.link import SocketLink
 from holdfast.trainable.worker_messages import Run
+
+MAX_STEPS = 10_000
+"""Of a search for a way to place bundles: a fraction of a second."""
+
+MAX_SEARCHED = 200
+"""Bundles for which a way is searched; of more, only their sum is compared."""
 
 
 class Starting(msgspec.Struct):
@@ -129,29 +136,94 @@ def _has_room(request: Request, room: Mapping[str, Mapping[str, float]]) -> bool
     return True
 
 
-def why_never(request: Mapping[str, float], bundles: Sequence[Mapping[str, float]], nodes: Collection[Node]) -> str:
-    """Why no machine of the cluster can ever give this; "" if one can."""
+def why_never(
+    request: Mapping[str, float],
+    bundles: Sequence[Mapping[str, float]],
+    nodes: Collection[Node],
+    strategy: str = "PACK",
+) -> str:
+    """Why the machines of the cluster can never give this, however idle they are; "" if they can."""
     facts = [node.facts for node in nodes]
     known = {name for node in facts for name in node.resources}
     unknown = sorted(set(request) - known - {"CPU", "GPU", "memory"})
     if unknown:
         return (
             f"The trainable asks for {', '.join(map(repr, unknown))}, which no node of the cluster has. They have: "
-            f"{', '.join(sorted(known))}. Start nodes with `ray start --resources`. Nothing was run."
+            f"{', '.join(sorted(known))}. Start nodes with `ray start --resources`."
         )
     for wanted in bundles if len(bundles) > 1 else [request]:
         gpus = wanted.get("GPU", 0.0)
         if gpus > 1 and gpus != int(gpus):
-            return f"{gpus:g} GPUs cannot be assigned: request less than one, or an integer. Nothing was run."
+            return f"{gpus:g} GPUs cannot be assigned: request less than one, or an integer."
         if not any(fits(wanted, node.resources) for node in facts):
-            largest = max(facts, key=lambda node: sum(node.resources.get(name, 0.0) for name in wanted))
-            has = {name: largest.resources.get(name, 0.0) for name in wanted}
             return (
-                f"A trial asks for {dict(wanted)}, and no node of the cluster has as much: the largest, "
-                f"{largest.host}, has {has}. Ask for less, or add such a node first: an autoscaler is not "
-                "asked for one. Nothing was run."
+                f"A trial asks for {dict(wanted)}, and no node of the cluster has as much: {_largest(wanted, facts)}. "
+                "Ask for less, or add such a node first: an autoscaler is not asked for one."
             )
+    if len(bundles) > 1 and not _can_hold(bundles, [node.resources for node in facts], strategy):
+        how = _HOW.get(strategy, "together")
+        return (
+            f"A trial asks for the bundles {[dict(bundle) for bundle in bundles]} {how}, and "
+            f"the {len(facts)} nodes of the cluster cannot hold them, even if nothing else runs: "
+            f"{_largest(request, facts)}. Ask for less, choose another strategy, or add nodes first: an autoscaler is "
+            "not asked for any."
+        )
     return ""
+
+
+_HOW = {"STRICT_PACK": "on one node (STRICT_PACK)", "STRICT_SPREAD": "each on a node of its own (STRICT_SPREAD)"}
+
+
+def _largest(wanted: Mapping[str, float], facts: Collection[ray.ClusterNode]) -> str:
+    largest = max(facts, key=lambda node: sum(node.resources.get(name, 0.0) for name in wanted), default=None)
+    if largest is None:
+        return "it has none"
+    return f"the largest, {largest.host}, has { ({name: largest.resources.get(name, 0.0) for name in wanted}) }"
+
+
+def _can_hold(bundles: Sequence[Mapping[str, float]], rooms: Sequence[Mapping[str, float]], strategy: str) -> bool:
+    """Whether bundles fit on idle machines. True also if that takes too long to find out."""
+    if strategy == "STRICT_PACK":
+        return any(fits(sum_of(bundles), room) for room in rooms)
+    if not fits(sum_of(bundles), sum_of(rooms)):
+        return False
+    if len(bundles) > MAX_SEARCHED:
+        return True
+    search = _Search([dict(room) for room in rooms], alone=strategy == "STRICT_SPREAD")
+    return search.place(sorted(map(dict, bundles), key=lambda bundle: -sum(bundle.values()))) or search.left <= 0
+
+
+class _Search:
+    """Tries all ways to put bundles on machines, up to ``MAX_STEPS``."""
+
+    def __init__(self, rooms: list[dict[str, float]], *, alone: bool) -> None:
+        self._rooms = rooms
+        self._alone = alone
+        self._failed: set[tuple[Any, ...]] = set()
+        self.left = MAX_STEPS
+
+    def place(self, bundles: Sequence[Mapping[str, float]]) -> bool:
+        """Whether the bundles fit, the largest first."""
+        if not bundles:
+            return True
+        state = (len(bundles), *sorted(tuple(sorted(room.items())) for room in self._rooms))
+        if state in self._failed:
+            return False
+        self._failed.add(state)
+        tried: list[dict[str, float]] = []
+        for i, room in enumerate(self._rooms):
+            if room in tried or not fits(bundles[0], room):
+                continue  # machines that are alike give the same answer
+            self.left -= 1
+            if self.left <= 0:
+                return False
+            tried.append(room)
+            after = {name: amount - bundles[0].get(name, 0.0) for name, amount in room.items()}
+            self._rooms[i] = {} if self._alone else after
+            if self.place(bundles[1:]):
+                return True
+            self._rooms[i] = room
+        return False
 
 
 def fits(wanted: Mapping[str, float], free: Mapping[str, float]) -> bool:
