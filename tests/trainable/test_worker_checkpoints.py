@@ -173,6 +173,13 @@ def test_a_full_disk_is_waited_for_and_training_never_sees_it(driver: Start, mon
     assert messages[2].sealed.files == 1
 
 
+def test_a_full_disk_of_a_node_is_named(driver: Start, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    fail_to_save(monkeypatch, times=1)
+    first = driver(saves, scratch=str(tmp_path)).attempt()[0].text  # the root is inside
+    host = os.uname().nodename
+    assert first.startswith(f"waiting for space to save a checkpoint in {tmp_path} on {host}: no space left")
+
+
 @pytest.mark.parametrize("how", ["quit", "gone"])
 def test_waiting_for_space_ends_with_the_driver(driver: Start, monkeypatch: pytest.MonkeyPatch, how: str) -> None:
     fail_to_save(monkeypatch, times=10**9)

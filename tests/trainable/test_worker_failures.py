@@ -54,6 +54,26 @@ def test_a_failure_without_any_user_frame_keeps_its_traceback(monkeypatch: pytes
     assert facts.location == ""
 
 
+def test_a_module_that_a_node_lacks_is_told_with_the_node_and_what_to_do() -> None:
+    def plain() -> None:
+        import only_on_driver  # type: ignore[import-not-found]  # noqa: F401
+
+    def wrapped() -> None:
+        try:
+            plain()
+        except ImportError as error:
+            raise RuntimeError("no model") from error
+
+    for function in (plain, wrapped):
+        facts = failures.error_facts(caught(function), "", "node7")
+        for text in (facts.message, facts.traceback):
+            assert "node7 has no module 'only_on_driver'" in text
+            assert "install it on every node of the cluster" in text
+            assert "import it in your script before fit()" in text
+    assert failures.error_facts(caught(plain)).message == "No module named 'only_on_driver'"
+    assert "node7" not in failures.error_facts(ValueError("x"), "", "node7").message
+
+
 def test_groups_are_told_whole() -> None:
     def fail() -> None:
         raise ExceptionGroup("two", [ValueError("a"), OSError(errno.ENOSPC, "b")])

@@ -121,7 +121,7 @@ class Stage:
         except StorageError:
             raise
         except OSError as error:
-            raise storage_error(error, f"saving the checkpoint in {os.fspath(path)}") from error
+            raise storage_error(error, f"saving the checkpoint {os.fspath(path)} in {self._dir}") from error
         if ours:
             remove_quietly([source])
         return sealed

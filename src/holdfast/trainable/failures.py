@@ -27,15 +27,16 @@ LEAST_FREE_BYTES = 1024 * 1024
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT})
 
 
-def error_facts(error: BaseException, original: str = "") -> ErrorFacts:
+def error_facts(error: BaseException, original: str = "", node: str = "") -> ErrorFacts:
     """The failure as plain text.
 
     Args:
         error: What the trial raised.
         original: The driver's working directory, if that is not the trial's.
+        node: This machine, if it is one of a cluster.
     """
     kind = type(error).__name__
-    hint = missing_file_hint(error, original)
+    hint = missing_file_hint(error, original) or missing_module_hint(error, node)
     try:
         kinds = _kinds(error)
         from holdfast.config.environment import Environment
@@ -79,6 +80,23 @@ def missing_file_hint(error: BaseException, original: str) -> str:
     except BaseException:  # user exceptions may be as broken as they like
         return ""
     return ""
+
+
+def missing_module_hint(error: BaseException, node: str) -> str:
+    """What to say if a module is missing on a machine of a cluster; "" if none is."""
+    try:
+        link: BaseException | None = error
+        while link is not None and not isinstance(link, ModuleNotFoundError):
+            link = link.__cause__
+        if not node or link is None or not isinstance(link.name, str):
+            return ""
+        return encodable(
+            f"{node} has no module {link.name!r}. If it is a package, install it on every node of the cluster, or let "
+            "Ray do so: ray.init(runtime_env={'pip': [...]}). If it is a module of yours, import it in your script "
+            "before fit(): those that are imported then travel with the trainable."
+        )
+    except BaseException:  # user exceptions may be as broken as they like
+        return ""
 
 
 def pickled(error: BaseException) -> bytes:

@@ -148,7 +148,11 @@ class _Worker:
             run.n,
             run.attempt,
             self._setup.worker,
-            failures.error_facts(cause, self._setup.working_dir if self._setup.chdir else ""),
+            failures.error_facts(
+                cause,
+                self._setup.working_dir if self._setup.chdir else "",
+                os.uname().nodename if self._setup.scratch else "",
+            ),
             failures.pickled(cause),
             storage,
             isinstance(error, RestoreFailed),

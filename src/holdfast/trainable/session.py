@@ -361,7 +361,7 @@ class Session:
                 except Exception as error:
                     if isinstance(error, UsageError) or not is_full(error, self.setup.root):
                         raise
-                    text = f"waiting for space to save a checkpoint: {message_of(error)}"
+                    text = f"waiting for space to save a checkpoint{self._place()}: {message_of(error)}"
                 if not waiting:
                     self._send_waiting(text)
                     waiting = True
@@ -369,6 +369,14 @@ class Session:
         finally:
             if waiting and not self.stopped:
                 self._send_waiting("")
+
+    def _place(self) -> str:
+        """Where this machine keeps checkpoints, if it is one of a cluster: nobody else sees which disk is full."""
+        scratch = self.setup.scratch
+        if not scratch:
+            return ""
+        inside = self.setup.root.startswith(f"{scratch}/")  # else this machine sees the experiment's own directory
+        return f" in {scratch if inside else self.setup.root} on {os.uname().nodename}"
 
     def offer(self, path: str) -> None:
         """Attach what ``checkpoint_dir()`` was filled with to the next report."""
