@@ -73,7 +73,7 @@ class MakesAttemptsWait(Protocol):
     """An engine whose attempts may wait for a worker; a trial cannot report before it has one."""
 
     def is_waiting(self, n: int, attempt: int) -> bool:
-        """Whether an attempt that was launched has not begun: it waits for room, for a worker or for its files."""
+        """Whether an attempt that was launched cannot speak: it waits for room, a worker or files, or has ended."""
 
 
 @runtime_checkable

@@ -29,6 +29,7 @@ from holdfast.core.observations import (
     Raised,
     Report,
     Saved,
+    Waiting,
 )
 from holdfast.engines.cluster import bridge_messages as ray
 from holdfast.engines.cluster import handshake
@@ -136,7 +137,7 @@ class ClusterEngine(WorkerEngine):
     def is_waiting(self, n: int, attempt: int) -> bool:
         """See ``MakesAttemptsWait``."""
         worker = self._attempts.get((n, attempt))
-        return not isinstance(worker, RemoteWorker) or not worker.sent
+        return not isinstance(worker, RemoteWorker) or not worker.sent or worker.has_ended
 
     # --- the protocol
 
@@ -181,8 +182,7 @@ class ClusterEngine(WorkerEngine):
         self._links = self._pool = ClusterPool(
             self, door, bridge.sock, self._secret, plan, self._courier, self._log_dir, setup.worker, limit
         )
-        follows = setup.log_to_file is not None
-        self._collector = Collector(self._pool, self._courier, self, self._files.sync_period_s, follows=follows)
+        self._collector = Collector(self._pool, self._courier, self, self._files.sync_period_s, setup.log_to_file)
         self._queue.pool = self._pool
         self._queue.plan = WorkerPlan(
             addresses=self._addresses, secret=self._secret, worker=0, run=self._run_id, runner=self._runner
@@ -381,9 +381,9 @@ class ClusterEngine(WorkerEngine):
         elif message is not None:
             super()._attempt_ended(worker, message)
 
-    def warn_of(self, key: tuple[int, int], text: str) -> None:
+    def waits(self, waiting: Waiting) -> None:
         """Part of ``EndListener``."""
-        self._ready.append(Hint(*key, 0, text))
+        self._ready.append(waiting)
 
     def _must_retire(self, worker: WorkerHandle, message: AttemptEnd) -> bool:
         assert isinstance(worker, RemoteWorker)

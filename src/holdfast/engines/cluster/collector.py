@@ -16,7 +16,7 @@ from typing import Protocol
 
 from holdfast.core.backoff import Backoff
 from holdfast.core.events import Cause
-from holdfast.core.observations import Died, Raised
+from holdfast.core.observations import Died, Raised, Waiting
 from holdfast.engines.cluster.carrier import UnreadableFileError
 from holdfast.engines.cluster.cluster_pool import ClusterPool
 from holdfast.engines.cluster.courier import Courier
@@ -40,8 +40,8 @@ class EndListener(Protocol):
     def end_now(self, worker: RemoteWorker, message: AttemptEnd | None) -> None:
         """The attempt's files are here. ``message``: its last, None if its worker is gone without one."""
 
-    def warn_of(self, key: tuple[int, int], text: str) -> None:
-        """Something about an attempt that the user should know."""
+    def waits(self, waiting: Waiting) -> None:
+        """An attempt's files wait for space, or do not any more."""
 
 
 class Collector:
@@ -52,18 +52,23 @@ class Collector:
         courier: Brings files.
         told: Who hears of the ends.
         period_s: How often files of running attempts are brought.
-        follows: Whether what trials print to files is followed as it grows.
+        followed: Files that trials print to, which are followed as they grow.
     """
 
     def __init__(
-        self, pool: ClusterPool, courier: Courier, told: EndListener, period_s: float, *, follows: bool
+        self,
+        pool: ClusterPool,
+        courier: Courier,
+        told: EndListener,
+        period_s: float,
+        followed: tuple[str, str] | None,
     ) -> None:
         self._period_s = period_s
         self._collected_at = time.monotonic()
         self._pool = pool
         self._courier = courier
         self._told = told
-        self._follows = follows
+        self._followed = followed
         self._later: list[tuple[float, RemoteWorker]] = []
 
     def ended(self, worker: RemoteWorker, message: AttemptEnd) -> bool:
@@ -73,7 +78,7 @@ class Collector:
         if worker.cut or worker.key != (message.n, message.attempt) or not self._has_files(worker):
             return False
         worker.ending = message
-        if self._follows:
+        if self._followed is not None:
             worker.awaited.add(OUTPUT)
             self._pool.stop_following(worker)
         self._begin(worker)
@@ -111,7 +116,7 @@ class Collector:
             self._collected_at = now
             for worker in attempts:
                 assert isinstance(worker, RemoteWorker)
-                if worker.over is None and worker.ending is None and not self._pool.nodes[worker.node].sees_root:
+                if not worker.has_ended and not self._pool.nodes[worker.node].sees_root:
                     self._courier.collect(worker.node, worker.trial_dir)
         due = [worker for when, worker in self._later if when <= now]
         self._later = [(when, worker) for when, worker in self._later if when > now]
@@ -159,10 +164,10 @@ class Collector:
         if isinstance(trouble, UnreadableFileError) or (not is_full and worker.tries >= MAX_TRIES):
             _log.warning("Files of %s on %s are lost: %s", worker.trial_dir, worker.host, trouble)
             return False
-        if is_full and not worker.awaits_space and not any(each.awaits_space for _, each in self._later):
+        if is_full and not worker.awaits_space:
             worker.awaits_space = True
-            text = f"files of {worker.trial_dir} wait on {worker.host} until the driver's disk has room: {trouble}"
-            self._told.warn_of(worker.key, text)
+            text = f"its files wait on {worker.host} until the driver's disk has room: {trouble}"
+            self._told.waits(Waiting(*worker.key, worker.number, text))
         self._later.append((time.monotonic() + RETRY.delay_s(worker.tries), worker))
         return True
 
@@ -177,5 +182,7 @@ class Collector:
 
     def _finish(self, worker: RemoteWorker) -> None:
         if not worker.awaited:
+            if worker.awaits_space and worker.key is not None:
+                self._told.waits(Waiting(*worker.key, worker.number, ""))
             message, worker.ending = worker.ending, None
             self._told.end_now(worker, message)

@@ -116,6 +116,11 @@ class RemoteWorker(WorkerHandle):
         self.sent = False
         self._clear()
 
+    @property
+    def has_ended(self) -> bool:
+        """Whether its attempt can say no more, and only its files are awaited."""
+        return self.ending is not None or self.over is not None
+
     def _clear(self) -> None:
         self.awaited: set[str] = set()
         self.brought = self.awaits_space = self.hurried = False
