@@ -8,6 +8,7 @@ Owns: finding these values and making them again. Must never: change a config; w
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator
 from copy import deepcopy
 from typing import Any
@@ -15,6 +16,7 @@ from typing import Any
 from holdfast.controller.experiment import Experiment
 from holdfast.controller.references import ended, session
 from holdfast.core.state import State, Status
+from holdfast.errors import DamageError
 from holdfast.space.domains import Function
 from holdfast.space.exact import pack, unpack
 from holdfast.space.nested import Path, joined
@@ -34,8 +36,8 @@ def renew_values(experiment: Experiment, state: State, epoch: int) -> None:
     Raises:
         InvalidInputError: A value cannot be read here and was not given again; names its key and the call.
     """
-    objects, root = experiment.objects, experiment.root
-    if not objects.own_files or (experiment.spec.session == session() and not experiment.has_new_space):
+    objects, root, began, now = experiment.objects, experiment.root, experiment.spec.session, session()
+    if not objects.own_files or not (began or now) or (began == now and not experiment.has_new_space):
         return
     known: dict[str, bool] = {}
     dead: list[str] = []
@@ -45,7 +47,9 @@ def renew_values(experiment: Experiment, state: State, epoch: int) -> None:
             if trial.status == Status.TERMINATED or key in renewed:
                 continue
             if key not in known:
-                known[key] = objects.is_reference(key)
+                known[key] = False
+                with contextlib.suppress(DamageError):  # which is told by the trial that needs it
+                    known[key] = objects.is_reference(key)
             if known[key] and experiment.has_new_space and _renew(experiment, trial.config, path, key):
                 renewed.add(key)
             elif known[key] and not trial.final:  # one that has failed may be tried again, but need not be
