@@ -7,7 +7,7 @@ import { type Column, type Columns, TrialTable, decode } from "./columns";
 import { type Subscription, follow } from "./follow";
 import { type Change, type Experiment, type StoryLine, UNREADABLE, type Unopened } from "./types";
 
-const BASE_COLUMNS = ["trial_id", "status", "iteration", "time_total_s", "started", "ended", "attempts", "early_stopped"];
+const BASE_COLUMNS = ["trial_id", "status", "iteration", "time_total_s", "started_at", "ended_at", "attempts", "early_stopped"];
 const POLL_MS = 5000;
 const LOADING_POLL_MS = 50; // The server itself waits for a moment before it answers.
 const MIN_REFRESH_MS = 200;

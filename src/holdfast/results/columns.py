@@ -3,8 +3,8 @@
 A column is made when it is first asked for, from all trials; from then on only the trials that changed are looked at.
 So asking again costs a copy. Owns the names of columns and what they hold:
 
-    trial_id, status, iteration, time_total_s, created, started, ended, attempts, failures, checkpoints, interrupted,
-    early_stopped, reason, cause, worker; also as created_at, started_at, ended_at, as rows name these moments
+    trial_id, status, iteration, time_total_s, created_at, started_at, ended_at, attempts, failures, checkpoints,
+    interrupted, early_stopped, ended, reason, cause, worker
     metric/<name>   the last value that counts
     best/<name>     the best surviving value by the experiment's mode ("min" if it has none)
     min/<name>, max/<name>   the smallest and the largest one
@@ -29,6 +29,7 @@ from typing import Any
 
 from holdfast.core.retention import lookup
 from holdfast.core.state import Trial
+from holdfast.display.tracker import ended_reason
 from holdfast.display.words import value_text
 from holdfast.errors import InvalidInputError
 from holdfast.journal.reader import START
@@ -42,26 +43,30 @@ from holdfast.views.results import flatten_result
 MAX_TEXT = 1000
 """Longer texts are cut: a table shows less, and whoever asks for the trial gets all of it."""
 
-OTHER_NAMES = {"created_at": "created", "started_at": "started", "ended_at": "ended"}
-"""What rows call the same."""
-
 MAX_EXACT = 1 << 53
 _ABSENT = object()
 
 Getter = Callable[[Trial], Any]
 
+
+def ended_at(trial: Trial) -> float | None:
+    """When a trial ended; None if it has not, or was resumed since."""
+    return trial.ended_at or None if trial.final else None
+
+
 _NUMBERS: dict[str, tuple[str, Getter]] = {
     "iteration": ("i", lambda trial: min(trial.iteration, 0x7FFFFFFF)),
     "time_total_s": ("d", lambda trial: trial.time_total),
-    "created": ("d", lambda trial: trial.created_at or NAN),
-    "started": ("d", lambda trial: trial.started_at or NAN),
-    "ended": ("d", lambda trial: trial.ended_at if trial.final and trial.ended_at else NAN),
+    "created_at": ("d", lambda trial: trial.created_at or NAN),
+    "started_at": ("d", lambda trial: trial.started_at or NAN),
+    "ended_at": ("d", lambda trial: ended_at(trial) or NAN),
     "attempts": ("i", lambda trial: trial.attempt),
     "failures": ("i", lambda trial: trial.total_failures),
     "checkpoints": ("i", lambda trial: len(trial.checkpoints)),
 }
 _TEXTS: dict[str, Getter] = {
     "status": lambda trial: trial.status,
+    "ended": lambda trial: ended_reason(trial) or None,
     "reason": lambda trial: trial.reason or None,
     "cause": lambda trial: trial.cause or None,
     "worker": lambda trial: None if trial.where is None else f"{trial.where.host}:{trial.where.pid}",
@@ -215,8 +220,6 @@ class Columns:
         Raises:
             InvalidInputError: There is no such column.
         """
-        if name in OTHER_NAMES:
-            return self.column(OTHER_NAMES[name])._replace(name=name)
         found = self._made.get(name)
         if found is None:
             found = self._made[name] = self._make(name)

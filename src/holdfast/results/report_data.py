@@ -37,6 +37,7 @@ from holdfast.errors import JournalDamagedError
 from holdfast.journal.durable_mark import oldest_volatile, published
 from holdfast.journal.liveness import is_same_place
 from holdfast.journal.records import decode_record
+from holdfast.results.columns import ended_at
 from holdfast.results.history import History
 from holdfast.results.html import display_facts
 from holdfast.results.resume import on_resume
@@ -322,7 +323,7 @@ def trial_facts(history: History, trial: Trial) -> dict[str, Any]:
         "notes": note_facts(trial.notes),
         "on_resume": on_resume(history, trial),
         "started_at": trial.started_at or None,
-        "ended_at": trial.ended_at or None,
+        "ended_at": ended_at(trial),
     }
 
 

@@ -13,7 +13,6 @@ from typing import Any, TypeAlias
 from holdfast.cli.show import find_trial
 from holdfast.core.state import Trial
 from holdfast.errors import InvalidInputError, TuneError
-from holdfast.results.columns import OTHER_NAMES
 from holdfast.ui.chart_data import chart_data
 from holdfast.ui.encoding import MAX_CELL_TEXT, json_bytes, shortened
 from holdfast.ui.query import Query
@@ -147,7 +146,7 @@ def columns(source: Source, query: Query) -> Answer:
     trials, names = query.names("trials", limit=MAX_TRIALS_NAMED), query.names("names")
     known = source.follower.columns.names
     for name in names:
-        if name not in known and name not in OTHER_NAMES and not name.startswith(_MAY_COME):
+        if name not in known and not name.startswith(_MAY_COME):
             raise InvalidInputError(_missing("column", name, known))
     return source.pack_columns(names, _numbers(source, trials) if trials else None)
 

@@ -16,7 +16,6 @@ from holdfast.core.state import Trial
 from holdfast.display.words import failure_title
 from holdfast.errors import DamageError, TuneError
 from holdfast.results.chronicle import Chronicle
-from holdfast.results.columns import OTHER_NAMES
 from holdfast.results.follow import Follower
 from holdfast.results.full_pass import Loading
 from holdfast.results.history import History
@@ -224,7 +223,7 @@ class Source:
         if not names:
             without = ("min/", "max/") if self._chronicle() is not None else FULL_PASS
             names = [name for name in known if not name.startswith(without)]
-        found = [columns.column(name) for name in names if OTHER_NAMES.get(name, name) in known]
+        found = [columns.column(name) for name in names if name in known]
         rows = len(self.history.state.trials)
         if numbers is not None:
             found, rows = [_some(column, numbers) for column in found], len(numbers)

@@ -14,8 +14,8 @@ from typing import Any, TypeAlias
 
 from holdfast.cli.export import trial_row
 from holdfast.core.state import Trial
-from holdfast.display.tracker import ended_reason
 from holdfast.errors import InvalidInputError
+from holdfast.results.columns import ended_at
 from holdfast.results.history import History
 from holdfast.results.packing import MISSING
 from holdfast.ui.encoding import MAX_CELL_TEXT, shortened
@@ -32,9 +32,6 @@ _ALIASES = {"training_iteration": "iteration"}
 _FACTS: dict[str, Callable[[History, Trial], Any]] = {
     "name": lambda history, trial: history.name(trial),
     "number": lambda history, trial: trial.n,
-    "started_at": lambda history, trial: trial.started_at or None,
-    "ended_at": lambda history, trial: trial.ended_at or None,
-    "ended": lambda history, trial: ended_reason(trial) or None,
     "tags": lambda history, trial: ",".join(trial.tags) or None,
     "notes": lambda history, trial: "\n".join(note.text for note in trial.notes) or None,
     "error_type": lambda history, trial: trial.error.type if trial.error is not None else None,
@@ -95,7 +92,7 @@ def full_row(history: History, trial: Trial) -> dict[str, Any]:
         "iteration": trial.iteration,
         "attempts": trial.attempt,
         "started_at": trial.started_at or None,
-        "ended_at": trial.ended_at or None,
+        "ended_at": ended_at(trial),
         "interrupted": trial.n in history.lost,
     }
     return {**known, **trial_row(history, trial)}

@@ -23,8 +23,8 @@ export interface Series {
 /** Trials with a value, in the order of `by`; `best` is the best value up to each. */
 export function seriesOf(table: TrialTable, column: string, by: "number" | "time", mode: string | null): Series {
   const values = table.get(column);
-  const ended = table.get("ended");
-  const started = table.get("started");
+  const ended = table.get("ended_at");
+  const started = table.get("started_at");
   const rows = new Uint32Array(table.rows);
   const time = new Float64Array(by === "time" ? table.rows : 0);
   let count = 0;
@@ -98,7 +98,7 @@ export function historyTable({ table }: ExperimentStore, series: Series, metric:
         () => table.id(series.rows[i]!),
         () => number(series.ys[i], 7),
         () => number(series.best[i], 7),
-        () => clock(numberAt(table.get("ended"), series.rows[i]!)),
+        () => clock(numberAt(table.get("ended_at"), series.rows[i]!)),
       ][c]!(),
   };
 }

@@ -65,7 +65,7 @@ function alone(store: ExperimentStore, known: Node[], param: string): Node[] {
   const have = new Set(known.map((node) => node.trial_id));
   const made: Node[] = [];
   for (let row = 0; row < table.rows && made.length < MAX_LANES; row++) {
-    const [id, start, end] = [table.id(row), numberAt(table.get("started"), row), numberAt(table.get("ended"), row)];
+    const [id, start, end] = [table.id(row), numberAt(table.get("started_at"), row), numberAt(table.get("ended_at"), row)];
     if (have.has(id) || Number.isNaN(start)) continue;
     const config = { [param]: valueAt(table.get(`config/${param}`), row) };
     made.push({ trial_id: id, segments: [[start, Number.isNaN(end) ? null : end, 0, numberAt(table.get("iteration"), row), config]] });

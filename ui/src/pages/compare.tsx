@@ -12,7 +12,7 @@ import { type Route, link, useQuery } from "../route";
 import { useStore } from "../store";
 import { columnTitle, shownValue } from "./trials";
 
-const FACTS = ["iteration", "time_total_s", "attempts", "started", "ended", "reason"];
+const FACTS = ["iteration", "time_total_s", "attempts", "started_at", "ended_at", "reason"];
 
 export function ComparePage({ route }: { route: Route }) {
   const store = useStore();

@@ -19,9 +19,10 @@ const FIXED: Record<string, { title: string; width: number; right?: boolean }> =
   status: { title: "status", width: 112 },
   iteration: { title: "iteration", width: 92, right: true },
   time_total_s: { title: "time", width: 96, right: true },
-  started: { title: "started", width: 166 },
-  ended: { title: "ended", width: 166 },
+  started_at: { title: "started", width: 166 },
+  ended_at: { title: "ended", width: 166 },
   attempts: { title: "attempts", width: 92, right: true },
+  ended: { title: "why it ended", width: 220 },
   reason: { title: "reason", width: 220 },
   cause: { title: "cause", width: 140 },
   worker: { title: "worker", width: 160 },
@@ -29,7 +30,7 @@ const FIXED: Record<string, { title: string; width: number; right?: boolean }> =
   interrupted: { title: "interrupted", width: 112, right: true },
   failures: { title: "failures", width: 92, right: true },
   checkpoints: { title: "checkpoints", width: 112, right: true },
-  created: { title: "created", width: 166 },
+  created_at: { title: "created", width: 166 },
 };
 
 function defaultColumns(store: ExperimentStore): string[] {
@@ -82,7 +83,7 @@ function vcolumn(key: string, table: TrialTable): VColumn {
 export function shownValue(key: string, given: Json, isThere = given !== null): string {
   if (given === null) return isThere ? "None" : "–";
   if (key === "time_total_s") return duration(given as number);
-  if (key === "started" || key === "ended" || key === "created") return clock(given as number);
+  if (key === "started_at" || key === "ended_at" || key === "created_at") return clock(given as number);
   return typeof given === "number" ? number(given) : valueText(given, 60);
 }
 

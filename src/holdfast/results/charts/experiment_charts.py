@@ -78,8 +78,8 @@ def values_of(follower: Follower, param: str) -> list[Any]:
 def _history(follower: Follower, metric: str | None = None, mode: str | None = None) -> dict[str, Any]:
     name, values = numbers(follower, metric)
     mode = mode or follower.history.info.mode or "min"
-    ended = follower.columns.column("ended").data
-    started = follower.columns.column("started").data
+    ended = follower.columns.column("ended_at").data
+    started = follower.columns.column("started_at").data
     at = [end if end == end else start for end, start in zip(ended, started, strict=True)]
     return {"metric": name, "mode": mode, **best_so_far(values, mode, at)}
 
