@@ -9,8 +9,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import Future
-from concurrent.futures import TimeoutError as FutureTimeoutError
+from concurrent.futures import Future, wait
 from typing import Generic, TypeVar
 
 from holdfast.errors import StoreUnreachableError
@@ -50,13 +49,11 @@ class StoreLook(Generic[T]):
         if self._answer is None:
             self._answer, self._began = Future(), time.monotonic()
             threading.Thread(target=_work, args=(question, self._answer), name="holdfast-look", daemon=True).start()
+        # Not the time-out of `result`: a library in the thread may raise the same, and the answer may come just then.
+        if wait([self._answer], max(0.0, self._began + self._patience_s - time.monotonic())).not_done:
+            raise StoreHangs
         try:
-            found = self._answer.result(max(0.0, self._began + self._patience_s - time.monotonic()))
-        except FutureTimeoutError:
-            if not self._answer.done():
-                raise StoreHangs from None
-            self._answer = None
-            raise  # that of a library in the thread
+            found = self._answer.result()
         except Exception as error:
             self._answer, self._failed = None, str(error) if isinstance(error, StoreUnreachableError) else ""
             raise
