@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ import holdfast as tune
 from holdfast.cli.export_to import log
 from holdfast.integration.trackers import process
 from holdfast.results.history import open_history
+from holdfast.views.trials import ExperimentInfo
 
 
 def train(config: dict[str, Any]) -> None:
@@ -128,6 +130,31 @@ def test_a_second_exporter_is_refused_in_words(tmp_path):
         pytest.raises(OwnershipError, match="Wait until it has ended"),
     ):
         log(callback, history)
+
+
+def test_exporters_leave_no_lock_behind_and_never_share_one(tmp_path, monkeypatch):
+    from concurrent.futures import ThreadPoolExecutor
+
+    from holdfast.errors import OwnershipError
+    from holdfast.integration.trackers.exporter import sole_exporter
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    target = FileTrackerCallback("x").target(ExperimentInfo(root=tmp_path, name="exp", trainable_name="train"))
+    inside = []
+
+    def export(_):
+        try:
+            with sole_exporter("uid", target):
+                inside.append(1)
+                assert len(inside) == 1
+                inside.pop()
+                return True
+        except OwnershipError:
+            return False
+
+    with ThreadPoolExecutor(4) as threads:
+        assert any(threads.map(export, range(400)))
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_callbacks_of_trackers_do_not_make_trials_wait_for_answers(monkeypatch):

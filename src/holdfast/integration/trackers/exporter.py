@@ -248,15 +248,31 @@ def sole_exporter(uid: str, target: TrackerTarget) -> Iterator[None]:
     key = f"{uid}/{os.getuid()}/{target.label}/{sorted(target.arguments.items())!r}"
     name = hashlib.sha256(key.encode("utf-8", "surrogatepass")).hexdigest()[:24]
     path = os.path.join(tempfile.gettempdir(), f"holdfast-tracker-{name}.lock")
-    fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    fd = _locked(path)
+    if fd is None:
+        raise OwnershipError(
+            f"Another process on this machine is logging this experiment to {target.label}: a driver with the "
+            "tracker's callback, or another export. Wait until it has ended."
+        )
     try:
-        try:
-            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise OwnershipError(
-                f"Another process on this machine is logging this experiment to {target.label}: a driver with the "
-                "tracker's callback, or another export. Wait until it has ended."
-            ) from None
         yield
     finally:
+        with contextlib.suppress(OSError):
+            os.unlink(path)  # while it is locked, so that nobody removes the file of the next one
+        os.close(fd)
+
+
+def _locked(path: str) -> int | None:
+    """Create and lock a file; None if somebody else has it."""
+    while True:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.path.samestat(os.stat(path), os.fstat(fd)):
+                return fd
+        except FileNotFoundError:
+            pass  # whoever had it has just removed it
+        except OSError:
+            os.close(fd)
+            return None
         os.close(fd)
