@@ -26,7 +26,7 @@ from holdfast.engines.cluster.handshake import frame, receive_frame
 from holdfast.engines.cluster.node_store import NodeStore
 from holdfast.engines.cluster.tree_stream import (
     TransferCut,
-    Unreadable,
+    UnreadableFile,
     receive_files,
     receive_tree,
     send_content,
@@ -190,7 +190,7 @@ class Carrier:
         try:
             receive_tree(self._sock, answer, target, whole=True)
         except OSError as error:
-            doing = f"reading {path} on {self.host}" if isinstance(error, Unreadable) else f"writing {target}"
+            doing = f"reading {path} on {self.host}" if isinstance(error, UnreadableFile) else f"writing {target}"
             raise _storage(error, doing) from error
         return True
 
@@ -213,7 +213,7 @@ class Carrier:
         known.update({e.path: (e.size, e.mtime_ns) for e in answer.files if e.path not in failed})
         full = {path: error for path, error in failed.items() if error.errno in _FULL}
         for path, error in (full or failed).items():
-            if isinstance(error, Unreadable):
+            if isinstance(error, UnreadableFile):
                 if error.errno != errno.ENOENT:  # else it vanished, as temporary files do
                     raise UnreadableFileError(f"reading {path} on {self.host}: {error.strerror}") from error
             else:

@@ -39,7 +39,7 @@ class TransferCut(Exception):
     """The connection has ended half-way."""
 
 
-class Unreadable(OSError):
+class UnreadableFile(OSError):
     """The sender cannot read a file that it has announced; ``errno`` is its reason."""
 
 
@@ -196,7 +196,7 @@ def receive_files(sock: socket.socket, tree: say.Tree, target: str) -> dict[str,
             os.makedirs(os.path.dirname(path), exist_ok=True)
         except OSError as error:
             failed[entry.path] = error
-            with contextlib.suppress(Unreadable):
+            with contextlib.suppress(UnreadableFile):
                 _skip_file(sock)
             continue
         try:
@@ -217,7 +217,7 @@ def _receive_file(sock: socket.socket, entry: say.TreeEntry, path: str, *, repla
     try:
         fd = os.open(where, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
     except OSError:
-        with contextlib.suppress(Unreadable):
+        with contextlib.suppress(UnreadableFile):
             _skip_file(sock)
         raise
     try:
@@ -265,7 +265,7 @@ def _pieces(sock: socket.socket) -> Iterator[tuple[int, bytearray]]:
         if not length:
             return
         if length == _UNREADABLE:
-            raise Unreadable(offset, os.strerror(offset))
+            raise UnreadableFile(offset, os.strerror(offset))
         if length > PIECE_BYTES:
             raise TransferCut(f"a piece of {length:,} bytes")
         yield offset, _exactly(sock, length)
