@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 NO_LOGGERS = {"TUNE_DISABLE_AUTO_CALLBACK_LOGGERS": "1"}
 REPORTS = 10
 NEWS = 1000
-COLUMNS = ("trial_id", "status", "iteration", "time_total_s", "started", "ended", "attempts", "metric/loss", "config/x")
+COLUMNS = ("trial_id", "status", "iteration", "time_total_s", "started_at", "ended_at", "attempts")
+COLUMNS += ("metric/loss", "config/x")
 
 
 def run(bench: Bench) -> None:
