@@ -189,19 +189,22 @@ class Experiment:
 
         A trial notes that it reports a step, then that the step was acknowledged. Between the two it may be killed,
         while the driver has the report, and its checkpoint, already. So an attempt may start one step after the last
-        one that was acknowledged, but only if that report had begun.
+        one that was acknowledged, but only if that report had begun. An attempt that was given up, and whose machine
+        thaws, may begin a report before it is ended. It must not be acknowledged.
         """
-        expected = None
+        expected = worker = None
         acknowledged = begun = 0
         for note in self.notes(trial):
             if note["what"] == "start":
+                worker = note["host"], note["pid"]
                 assert note["step"] <= max(acknowledged, begun), f"trial {trial} began at {note} after {acknowledged}"
                 expected = note["step"] + 1
                 begun = 0
-            elif note["what"] == "report":
+            elif note["what"] == "report" and worker == (note["host"], note["pid"]):
                 assert note["step"] == expected, f"trial {trial} went from {expected} to {note}"
                 begun = note["step"]
             elif note["what"] == "ack":
+                assert worker == (note["host"], note["pid"]), f"trial {trial} has an answer to an old attempt: {note}"
                 assert note["step"] == expected == begun, f"trial {trial} went from {expected} to {note}"
                 expected += 1
                 acknowledged = note["step"]
