@@ -6,6 +6,7 @@ Owns: `<venv>/servers/page`. Must never write into `ui/`: a built page goes wher
 
 from __future__ import annotations
 
+import fcntl
 import shutil
 import sys
 from pathlib import Path
@@ -43,11 +44,19 @@ def fresh_sources() -> Path:
     done = home() / "installed"
     if not done.exists() or done.read_bytes() != (SOURCES / "package-lock.json").read_bytes():
         raise Unavailable(f"the tools of the page are not in {home()}: {why_missing('page') or HOW}")
-    shutil.rmtree(home() / "src", ignore_errors=True)
-    shutil.copytree(SOURCES / "src", home() / "src")
-    for name in _FILES:
-        shutil.copy(SOURCES / name, home() / name)
+    with open(home() / "copying", "w") as alone:  # several processes run tests, and may be building what is there
+        fcntl.flock(alone, fcntl.LOCK_EX)
+        if _contents(home()) != _contents(SOURCES):
+            shutil.rmtree(home() / "src", ignore_errors=True)
+            shutil.copytree(SOURCES / "src", home() / "src")
+            for name in _FILES:
+                shutil.copy(SOURCES / name, home() / name)
     return home()
+
+
+def _contents(folder: Path) -> dict[str, bytes]:
+    files = [*(folder / "src").rglob("*"), *(folder / name for name in _FILES)]
+    return {str(file.relative_to(folder)): file.read_bytes() for file in files if file.is_file()}
 
 
 def build(target: Path) -> None:
